@@ -19,10 +19,11 @@ if ! [ -x "$SLUICE" ]; then
   echo "page_test.sh: $SLUICE is no program; build it (make demo) or set SLUICE" >&2
   exit 2
 fi
+. tools/own_folder.sh
 tools/setup.sh page || exit 1
 if [ "$(cat "$environment/package" 2>/dev/null)" != "$package" ]; then
-  rm -rf "$environment"
   mkdir -p "$(dirname "$environment")"
+  remake_own_folder "$environment" package >&2 || exit 2
   if ! { python3 -m venv "$environment" && "$environment/bin/python" -m pip \
     --disable-pip-version-check install --quiet --retries 2 --timeout 20 "$package"; } \
     >"$environment.log" 2>&1; then

@@ -17,10 +17,11 @@ environment="${PYTHON_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-python}"
 # change: pip's own isolation would compile the module anew in every run.
 packages="scikit-build-core==1.1.2 nanobind==3.1.0 numpy pytest>=9 mypy>=2 tqdm lm-eval==0.4.13"
 
+. tools/own_folder.sh
 # The stamp is written last: a directory without it, or with another one, is made anew.
 make_environment() {
   [ "$(cat "$environment/packages" 2>/dev/null)" != "$packages" ] || return 0
-  rm -rf "$environment"
+  remake_own_folder "$environment" packages || return 1
   # shellcheck disable=SC2086  # a list of words
   "${PYTHON:-python3}" -m venv "$environment" &&
     "$environment/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 \

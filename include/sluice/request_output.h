@@ -104,6 +104,7 @@ struct EngineStats {
   int64_t num_store_blocks_written = 0;
   int64_t num_store_blocks_skipped = 0;  // evicted from memory before they could be written
   int64_t num_store_bad_files = 0;
+  int64_t num_store_write_errors = 0;      // blocks that a fault of the disk or directory kept out
   double store_read_bytes_per_second = 0;  // of the last reads; 0: unknown
   int64_t prefill_ns = 0;                  // host wall time of prefill steps
   int64_t decode_ns = 0;                   // and of decode steps

@@ -10,6 +10,7 @@ void set_store_counts(nb::dict counts, const EngineStats& stats) {
   counts["num_store_blocks_written"] = stats.num_store_blocks_written;
   counts["num_store_blocks_skipped"] = stats.num_store_blocks_skipped;
   counts["num_store_bad_files"] = stats.num_store_bad_files;
+  counts["num_store_write_errors"] = stats.num_store_write_errors;
 }
 
 CountDict to_dict(const EngineStats& stats) {

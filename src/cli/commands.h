@@ -14,6 +14,7 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitModel = 3;
 inline constexpr int kExitDoesNotFit = 4;
 inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells report it
+inline constexpr int kExitClosedPipe = 141;   // 128 + SIGPIPE: who read the results has ended
 
 // Each returns kExitOk; inspect returns kExitModel or kExitDoesNotFit for a model that cannot run.
 // After Ctrl-C run, score and needle print what they have and return kExitInterrupted; trace writes

@@ -17,8 +17,9 @@ namespace sluice::cli {
 // Errors: those of LLM's constructor; Interrupted on Ctrl-C.
 LLM load_llm(const EngineOptions& options, bool verbose);
 
-// Prints each warning once per process, however often it is shown.
-void show_warnings(const std::vector<std::string>& warnings);
+// Prints each warning once per process, however often it is shown; with `is_json` as a line of a
+// log.
+void show_warnings(const std::vector<std::string>& warnings, bool is_json = false);
 
 // Loads an engine below LLM, with `policies` instead of those that the options name; prints its
 // warnings. For measurements that read a policy's state.

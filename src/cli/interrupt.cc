@@ -31,10 +31,13 @@ void guard(int signal, void (*handler)(int)) {
 
 void guard_interrupts() { guard(SIGINT, on_interrupt); }
 
-// The two signals may come in any order, so either ends the process when one came before.
+// The signals may come in any order, so each ends the process when one came before.
 void guard_termination() {
   guard(SIGINT, on_termination);
   guard(SIGTERM, on_termination);
+  struct sigaction hangup = {};
+  const bool is_ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+  if (!is_ignored) guard(SIGHUP, on_termination);
 }
 
 void forget_interrupt() {

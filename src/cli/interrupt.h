@@ -9,9 +9,10 @@ namespace sluice::cli {
 
 // Installs the handler: the first SIGINT sets the flag, a second one ends the process at once.
 void guard_interrupts();
-// SIGTERM counts as Ctrl-C, too: for a server, which a supervisor stops. Called once.
+// SIGTERM counts as Ctrl-C, too: for a server, which a supervisor stops. So does SIGHUP, which a
+// terminal sends when it is closed, unless it is ignored (nohup). Called once.
 void guard_termination();
-// True after the first SIGINT, or SIGTERM if it is guarded.
+// True after the first SIGINT, or another one that is guarded.
 bool interrupted();
 // Clears the flag and installs the handler again, after a SIGINT that ended only one answer.
 void forget_interrupt();

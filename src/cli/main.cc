@@ -1,6 +1,7 @@
 // The program: reads the command line, runs one command, and turns errors into exit codes. Runs on
 // the main thread.
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -34,6 +37,26 @@ void reserve_memory() {
     std::free(memory_reserve.exchange(nullptr));
     throw std::bad_alloc();
   });
+}
+
+// A descriptor below 3 that is closed would be given to the next file or socket, and messages and
+// results would go there. In its place comes one that cannot be used either: writes to it fail, and
+// are seen, as those to a closed one.
+void fill_closed_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest that is free, so it is this one.
+    if (open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) std::_Exit(kExitFailure);
+  }
+}
+
+// What a signal does beside SIGINT, and SIGTERM and SIGHUP of a server (interrupt.h). All others
+// keep their defaults: they end the program, as whoever sends them wants.
+void ignore_signals_of_writes() {
+  // write() then fails, and is seen: a reader that ended must not end a server that logs to it, and
+  // a limit of file sizes (ulimit -f) must leave no temporary files. Sockets send no SIGPIPE.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 // Refuses a stack limit that would crash the program later: every thread has a stack of that size.
@@ -82,9 +105,7 @@ int run_program(const std::vector<std::string>& words) {
   try {
     reserve_memory();
     guard_interrupts();
-    // With this signal ignored, write() beyond a file size limit (ulimit -f) returns an error; the
-    // signal's default action would end the program and leave temporary files.
-    std::signal(SIGXFSZ, SIG_IGN);
+    ignore_signals_of_writes();
     const ParseOutcome outcome = parse_command_line(words);
     for (const std::string& warning : outcome.warnings) write_message("sluice: " + warning);
     const int exit_code = run_outcome(outcome);
@@ -95,6 +116,8 @@ int run_program(const std::vector<std::string>& words) {
     return exit_code_of(error.code());
   } catch (const Interrupted&) {
     return kExitInterrupted;
+  } catch (const ClosedPipe&) {
+    return kExitClosedPipe;
   } catch (const std::bad_alloc&) {
     write_message("sluice: this machine's memory is used up; lower --max-model-len");
     return kExitDoesNotFit;
@@ -108,11 +131,14 @@ int run_program(const std::vector<std::string>& words) {
 }  // namespace sluice::cli
 
 int main(int argc, char** argv) {
+  sluice::cli::fill_closed_descriptors();
   const int exit_code = sluice::cli::run_program(std::vector<std::string>(argv + 1, argv + argc));
   try {
     sluice::cli::flush_results();  // what an error came after
   } catch (const sluice::Error&) {
     // The exit code is that of the first error.
+  } catch (const sluice::cli::ClosedPipe&) {
+    // Likewise.
   }
   return exit_code;
 }

@@ -13,7 +13,7 @@ const std::vector<std::string> kFooter = {
     "SLUICE_MODEL=models/needle or SLUICE_MAX_MODEL_LEN=8K. The command line wins.",
     "Exit status: 0 done, 1 another failure, 2 usage (also a file of yours that cannot be read), 3 "
     "the model (or a thing it needs) cannot be used, 4 it does not fit, 130 interrupted (what was "
-    "made so far is kept)."};
+    "made so far is kept), 141 nobody reads the results any more."};
 
 const std::vector<std::string> kRunExamples = {
     "sluice run -m models/needle --chat \"What is a sluice?\"",

@@ -2,6 +2,7 @@
 #include "cli/terminal.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
@@ -59,7 +60,10 @@ bool locale_is_utf8() {
   return is_utf8_locale(std::getenv("LC_ALL"), std::getenv("LC_CTYPE"), std::getenv("LANG"));
 }
 
+std::atomic<int64_t> lost_messages = 0;
+
 [[noreturn]] void refuse_write() {
+  if (errno == EPIPE) throw ClosedPipe();
   fail(ErrorCode::kIo, "standard output cannot be written: {}", std::strerror(errno));
 }
 
@@ -93,8 +97,12 @@ void flush_results() {
 void write_message(std::string_view text) {
   const std::lock_guard lock(progress_mutex);
   if (shown_line != nullptr) shown_line->hide();
-  std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+  if (std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data()) < 0) {
+    ++lost_messages;
+  }
 }
+
+int64_t num_lost_messages() { return lost_messages; }
 
 ProgressLine::ProgressLine(std::string task) : start_(Clock::now()), next_(start_ + kQuietTime) {
   state_.task = std::move(task);

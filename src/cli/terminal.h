@@ -1,7 +1,8 @@
 // Output of the commands: results to standard output, everything else to standard error.
 //
 // Colours and a progress line that overwrites itself appear on terminals only; a log file gets a
-// plain line every few seconds. Thread rule: main thread only.
+// plain line every few seconds. Thread rule: main thread only, but for
+// messages, which any thread may write.
 #pragma once
 
 #include <chrono>
@@ -22,12 +23,18 @@ bool wants_colour(FILE* stream);
 
 // write_result writes to standard output; flush_results makes sure that the text has arrived. What
 // an error leaves unwritten is lost.
-// Errors: kIo if it cannot be written, for example a full disk behind a redirection.
+// Errors: kIo if it cannot be written, for example a full disk behind a redirection; ClosedPipe.
 void write_result(std::string_view text);
 void flush_results();
 
-// One line to standard error, above the progress line if one is shown.
+// Thrown if nobody reads standard output any more, as behind `| head -1`: no error, but what is
+// left to do is for nothing. main returns kExitClosedPipe without a message.
+struct ClosedPipe {};
+
+// One line to standard error, above the progress line if one is shown. A line that cannot be
+// written is counted: whoever reads standard error may end before the program.
 void write_message(std::string_view text);
+int64_t num_lost_messages();
 
 // A line with the progress of a long task: "  34 % loading needle, 5 s left". Shows nothing for the
 // first two seconds. On a terminal it overwrites itself and fits the terminal's current width

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -20,6 +21,19 @@ namespace {
   if (error == ENOSPC || error == EDQUOT) remedy = "free some space or choose another place";
   if (error == EFBIG) remedy = "raise the limit of a file's size (ulimit -f) or write less";
   fail(ErrorCode::kIo, "cannot {} {}: {}; {}", what, path.string(), std::strerror(error), remedy);
+}
+
+// Where a chain of links leads, whether something is there or not. A loop of links is an
+// error.
+std::filesystem::path behind_links(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as the kernel's limit
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) return path;
+    path = path.parent_path() / target;
+  }
+  fail_write(path, "write", ELOOP);
 }
 
 // Closes a descriptor on every exit of a function, exceptions included.
@@ -63,7 +77,14 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   }
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(behind_links(std::move(path))) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path_, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+      !std::filesystem::is_directory(status)) {
+    fail(ErrorCode::kIo, "cannot write {}: it is no regular file; name another one",
+         path_.string());
+  }
   // In the same directory, since rename works within one file system only.
   std::string pattern = path_.string() + ".XXXXXX";
   fd_ = ::mkstemp(pattern.data());

@@ -26,7 +26,9 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes = kM
 // A file that appears under its name only when it is complete.
 //
 // Bytes go to a temporary name in the same directory; commit() flushes and renames. Without a
-// commit the destructor removes the temporary, so a full disk leaves what was there before.
+// commit the destructor removes the temporary, so a full disk leaves what was there before. A link
+// stays: the file that it leads to is replaced. What is no regular file is not replaced, such as
+// /dev/null, which root could.
 // Errors: kIo naming the path and the system's reason, from any call.
 class AtomicFile {
  public:
@@ -38,6 +40,8 @@ class AtomicFile {
   // Appends to the temporary file. REQUIRES for all three: not committed (checked).
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  // For a program that writes the file in this one's place. REQUIRES: as write.
+  const std::filesystem::path& temporary() const { return temporary_; }
   // Flushes the data to disk and gives the file its name, replacing a file of that name.
   void commit();
 

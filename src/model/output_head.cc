@@ -12,14 +12,14 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kHeadPieceBytes = size_t{1} << 20;
 
 bool have_equal_bytes(const CheckpointTensor& a, const CheckpointTensor& b) {
   if (a.dtype != b.dtype) return false;
-  std::vector<std::byte> piece_of_a(std::min(kPieceBytes, a.num_bytes));
+  std::vector<std::byte> piece_of_a(std::min(kHeadPieceBytes, a.num_bytes));
   std::vector<std::byte> piece_of_b(piece_of_a.size());
-  for (size_t at = 0; at < a.num_bytes; at += kPieceBytes) {
-    const size_t size = std::min(kPieceBytes, a.num_bytes - at);
+  for (size_t at = 0; at < a.num_bytes; at += kHeadPieceBytes) {
+    const size_t size = std::min(kHeadPieceBytes, a.num_bytes - at);
     a.read(at, std::span(piece_of_a).first(size));
     b.read(at, std::span(piece_of_b).first(size));
     if (std::memcmp(piece_of_a.data(), piece_of_b.data(), size) != 0) return false;

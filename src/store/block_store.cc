@@ -47,7 +47,10 @@ bool blames_file(int error) {
   return std::find(kFaults.begin(), kFaults.end(), error) != kFaults.end();
 }
 
-// Errors of writing that may be gone with the next block.
+// Errors of StoreFiles::look for what is there, but is no file.
+bool is_foreign(int error) { return error == ELOOP || error == EINVAL; }
+
+// Errors of writing that may be gone with the next block, or that only this block's name has.
 bool is_passing(int error) {
   constexpr std::array kPassing = {EMFILE, ENFILE,  ENOMEM, EINTR,  EAGAIN,
                                    ENOENT, ENOTDIR, EEXIST, EISDIR, ESTALE};
@@ -78,14 +81,19 @@ void BlockStore::open_for_writing() {
          "a KV store of {} bytes cannot hold a block, which has {}; raise its size",
          options_.max_bytes, least);
   }
-  files_.make_folder(options_.dir);  // a failure is reported by the lock
+  make_root();  // a failure is reported by the lock
   lock_.emplace(options_.dir);
   is_writing_ = true;
   const std::lock_guard room(room_mutex_);
   clean(0, {});
 }
 
-std::filesystem::path BlockStore::path_of(const StoreKey& key) const {
+// The marker comes before everything else, while the directory is empty.
+void BlockStore::make_root() {
+  if (files_.make_folder({options_.dir, {}}) == 0) may_remove_from(options_.dir);
+}
+
+StorePath BlockStore::path_of(const StoreKey& key) const {
   return block_path(options_.dir, options_.format.fingerprint, key);
 }
 
@@ -135,13 +143,14 @@ bool BlockStore::read_checked(StoreFile& file, uint64_t num_bytes, const BlockTa
   return true;
 }
 
-// Another process may have moved or evicted the file meanwhile, which is as good.
+// Another process may have moved or evicted the file meanwhile, which is as good. What is no
+// regular file is not the store's, and stays.
 void BlockStore::set_aside(const StoreKey& key, const std::string& fault) {
   bool is_moved = false;
   if (options_.mode == StoreMode::kReadWrite) {
-    const bool has_folder = files_.make_folder(options_.dir / "bad") == 0;
-    const int error =
-        files_.rename(path_of(key), bad_path(options_.dir, options_.format.fingerprint, key));
+    const StorePath bad = bad_path(options_.dir, options_.format.fingerprint, key);
+    const bool has_folder = files_.make_folder({bad.dir, bad.inside.parent_path()}) == 0;
+    const int error = has_folder ? files_.rename(path_of(key), bad) : 0;
     is_moved = has_folder && (error == 0 || error == ENOENT);
   }
   bool is_first = false;
@@ -154,7 +163,7 @@ void BlockStore::set_aside(const StoreKey& key, const std::string& fault) {
   warn(
       fmt::format("KV store: {}: {}; its tokens are computed instead, and further bad files are "
                   "only counted",
-                  path_of(key).string(), fault));
+                  path_of(key).whole().string(), fault));
 }
 
 bool BlockStore::is_known_bad(const StoreKey& key) {
@@ -166,17 +175,12 @@ bool BlockStore::is_known_bad(const StoreKey& key) {
 WriteResult BlockStore::write(const BlockSource& source) {
   check_sizes(source.tokens.size(), source.layers.size());
   if (!is_writing_) return WriteResult::kOff;
-  if (contains(source.place.key)) {
-    const std::lock_guard lock(mutex_);
-    ++stats_.num_present;
-    return WriteResult::kPresent;
-  }
-  const uint64_t num_bytes = block_file_bytes(options_.format, source);
-  if (!make_room(num_bytes, source.place)) {
-    const std::lock_guard lock(mutex_);
-    ++stats_.num_no_room;
-    return WriteResult::kNoRoom;
-  }
+  uint64_t num_bytes = 0;
+  const int found = files_.look(path_of(source.place.key), &num_bytes);
+  if (found == 0 && !is_known_bad(source.place.key)) return count(WriteResult::kPresent);
+  if (is_foreign(found)) return fail_write(source.place.key, EEXIST);
+  num_bytes = block_file_bytes(options_.format, source);
+  if (!make_room(num_bytes, source.place)) return count(WriteResult::kNoRoom);
   int error = 0;
   {
     TimedTransfer timed(write_rate_);
@@ -188,34 +192,56 @@ WriteResult BlockStore::write(const BlockSource& source) {
 
 // Folders are made when they are missing: the first time, and after they were removed.
 int BlockStore::write_file(const BlockSource& source) {
-  const std::filesystem::path path = path_of(source.place.key);
+  const StorePath path = path_of(source.place.key);
   const int error = write_block(files_, options_.format, source, temporary_path(path), path);
   if (error != ENOENT) return error;
-  if (const int failed = files_.make_folder(path.parent_path())) return failed;
+  if (OpenFolder(path.dir).error() == ENOENT) make_root();
+  if (const int failed = files_.make_folder({path.dir, path.inside.parent_path()})) return failed;
   return write_block(files_, options_.format, source, temporary_path(path), path);
 }
 
 // A block that failed gives its room back. Its link is known without reading the file again.
 WriteResult BlockStore::finish_write(int error, const BlockSource& source, uint64_t num_bytes) {
-  if (error == 0) {
-    links_.enter(options_.format.fingerprint.folder(), source.place.key,
-                 {.parent = source.place.parent,
-                  .position = source.place.position,
-                  .block_tokens = options_.format.layout.block_tokens});
-  } else {
+  const StoreKey& key = source.place.key;
+  if (error != 0) {
     const std::lock_guard room(room_mutex_);
     known_bytes_ -= std::min(known_bytes_, num_bytes);
   }
-  if (error != 0 && !is_passing(error)) turn_writing_off(path_of(source.place.key), error);
+  if (error != 0) return fail_write(key, error);
+  links_.enter(options_.format.fingerprint.folder(), key,
+               {.parent = source.place.parent,
+                .position = source.place.position,
+                .block_tokens = options_.format.layout.block_tokens});
   const std::lock_guard lock(mutex_);
-  if (error != 0) {
-    ++stats_.num_failed;
-    return WriteResult::kFailed;
-  }
-  bad_keys_.erase(source.place.key);  // the rename has replaced the bad file
+  bad_keys_.erase(key);  // the rename has replaced the bad file
   ++stats_.num_written;
   stats_.written_bytes += num_bytes;
   return WriteResult::kWritten;
+}
+
+// Of several threads whose fault turns writing off at once, one warns.
+WriteResult BlockStore::fail_write(const StoreKey& key, int error) {
+  bool is_first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_first = stats_.num_failed++ == 0;
+  }
+  const bool goes_on = is_passing(error);
+  if (goes_on ? is_first : is_writing_.exchange(false)) {
+    warn(fmt::format("KV store: cannot write {}: {}; {}", path_of(key).whole().string(),
+                     std::strerror(error),
+                     goes_on ? "the block is skipped, and further ones are only counted"
+                             : "blocks are read, but no more are written until the program starts "
+                               "again"));
+  }
+  return WriteResult::kFailed;
+}
+
+// Writes that end before a file is made.
+WriteResult BlockStore::count(WriteResult result) {
+  const std::lock_guard lock(mutex_);
+  ++(result == WriteResult::kPresent ? stats_.num_present : stats_.num_no_room);
+  return result;
 }
 
 // Reserves bytes for a block that is about to be written. No request finds a block whose parent is
@@ -227,7 +253,9 @@ bool BlockStore::make_room(uint64_t num_bytes, const BlockPlace& place) {
   };
   const bool is_listing_old = bytes_since_listing_ >= options_.max_bytes / kListingShare;
   const bool may_evict = place.position == 0 || contains(place.parent);
-  if (may_evict && (!has_room() || is_listing_old)) clean(num_bytes, place.parent);
+  const bool may_remove =
+      !may_evict || (has_room() && !is_listing_old) || clean(num_bytes, place.parent);
+  if (!has_room() && !may_remove) warn_of_missing_marker();
   if (!has_room()) return false;
   known_bytes_ += num_bytes;
   bytes_since_listing_ += num_bytes;
@@ -247,11 +275,11 @@ std::shared_ptr<const PinnedBlocks> BlockStore::pinned() const {
 }
 
 // Lists the directory and evicts until `num_bytes` more fit. Changes nothing while another process
-// evicts. REQUIRES: room_mutex_ is held.
-void BlockStore::clean(uint64_t num_bytes, const StoreKey& parent) {
-  if (num_bytes > options_.max_bytes) return;
+// evicts. False if files may not be removed from the directory. REQUIRES: room_mutex_ is held.
+bool BlockStore::clean(uint64_t num_bytes, const StoreKey& parent) {
+  if (num_bytes > options_.max_bytes) return true;
   std::unique_lock<StoreLock> lock_of_dir(*lock_, std::try_to_lock);
-  if (!lock_of_dir) return;
+  if (!lock_of_dir) return true;
   const std::shared_ptr<const PinnedBlocks> pinned = this->pinned();
   CleanResult result;
   try {
@@ -268,15 +296,16 @@ void BlockStore::clean(uint64_t num_bytes, const StoreKey& parent) {
   bytes_since_listing_ = 0;
   const std::lock_guard lock(mutex_);
   stats_.num_evicted += result.num_removed_blocks;
+  return result.is_allowed;
 }
 
-// Of several threads that fail at once, one warns.
-void BlockStore::turn_writing_off(const std::filesystem::path& path, int error) {
-  if (!is_writing_.exchange(false)) return;
+// Once: the directory is asked again before each block.
+void BlockStore::warn_of_missing_marker() {
+  if (has_warned_of_marker_.exchange(true)) return;
   warn(
-      fmt::format("KV store: cannot write {}: {}; blocks are read, but no more are written until "
-                  "the program starts again",
-                  path.string(), std::strerror(error)));
+      fmt::format("KV store: {} is full ({} bytes), and nothing is removed from it: {}; stored "
+                  "blocks are read, and no more are written",
+                  options_.dir.string(), options_.max_bytes, missing_marker_text(options_.dir)));
 }
 
 void BlockStore::warn(const std::string& text) const {

@@ -7,9 +7,10 @@
 // is skipped, and a disk that is full or fails turns writing off.
 //
 // Any number of processes may use one directory. Readers need no lock: a file that is evicted while
-// it is read stays readable. Only eviction takes a lock, on DIR/lock. The limit of bytes may be
-// exceeded by a sixteenth for each process that writes, because a process lists the directory only
-// after it has written that much.
+// it is read stays readable. Nothing is removed from a directory with files of other programs
+// unless it has the store's marker. Only eviction takes a lock, on DIR/lock. The limit of bytes may
+// be exceeded by a sixteenth for each process that writes, because a process lists the directory
+// only after it has written that much.
 //
 // Thread rule: all methods from any thread at once. `on_warning` is called on the caller's thread,
 // without a lock.
@@ -46,7 +47,8 @@ struct BlockStoreOptions {
   uint64_t max_bytes = 0;  // of all files of DIR, whoever wrote them
   StoreMode mode = StoreMode::kReadWrite;
   StoreFormat format;
-  // One line each: writing was turned off; the first bad file. May be empty.
+  // One line each: writing was turned off; the first block that was skipped for a passing fault;
+  // the first bad file; a full directory from which nothing may be removed. May be empty.
   std::function<void(const std::string&)> on_warning = {};
 };
 
@@ -62,9 +64,9 @@ enum class WriteResult {
   kWritten,
   kPresent,  // stored already
   // All else that is stored leads to this block, or its parent is not stored, or another process
-  // evicts.
+  // evicts, or nothing may be removed.
   kNoRoom,
-  kFailed,   // for a passing reason, such as too many open files
+  kFailed,   // a fault of the disk or its directory; a lasting one turns writing off
   kOff,      // read-only, or turned off
   kDropped,  // by StoreWriter alone: it ended before the block's turn
 };
@@ -87,7 +89,8 @@ struct StoreStats {
 
 class BlockStore {
  public:
-  // Makes the directory unless read-only. `files` outlives the store.
+  // Makes the directory unless read-only, and its marker if nothing foreign is in it
+  // (may_remove_from). `files` outlives the store.
   // Errors: kIo naming the directory: absent (read-only), or not writable (read-write).
   // kInvalidArgument: max_bytes holds no block, or an impossible layout.
   explicit BlockStore(BlockStoreOptions options);
@@ -114,19 +117,22 @@ class BlockStore {
   StoreStats stats() const;
 
  private:
-  std::filesystem::path path_of(const StoreKey& key) const;
+  StorePath path_of(const StoreKey& key) const;
   void open_for_writing();
+  void make_root();
   void check_sizes(size_t num_tokens, size_t num_layers) const;
   bool read_checked(StoreFile& file, uint64_t num_bytes, const BlockTarget& target,
                     std::string* fault);
   void set_aside(const StoreKey& key, const std::string& fault);
   bool is_known_bad(const StoreKey& key);
   bool make_room(uint64_t num_bytes, const BlockPlace& place);
-  void clean(uint64_t num_bytes, const StoreKey& parent);
+  bool clean(uint64_t num_bytes, const StoreKey& parent);
   std::shared_ptr<const PinnedBlocks> pinned() const;
   int write_file(const BlockSource& source);
   WriteResult finish_write(int error, const BlockSource& source, uint64_t num_bytes);
-  void turn_writing_off(const std::filesystem::path& path, int error);
+  WriteResult fail_write(const StoreKey& key, int error);
+  WriteResult count(WriteResult result);
+  void warn_of_missing_marker();
   void warn(const std::string& text) const;
 
   BlockStoreOptions options_;
@@ -135,6 +141,7 @@ class BlockStore {
   RateMeter read_rate_;
   RateMeter write_rate_;
   std::atomic<bool> is_writing_ = false;
+  std::atomic<bool> has_warned_of_marker_ = false;
   std::optional<StoreLock> lock_;  // read-write only
 
   std::mutex room_mutex_;             // held while room is made; before mutex_

@@ -61,7 +61,7 @@ uint64_t block_file_bytes(const StoreFormat& format, const BlockSource& source) 
 }
 
 int write_block(StoreFiles& files, const StoreFormat& format, const BlockSource& source,
-                const std::filesystem::path& temporary, const std::filesystem::path& path) {
+                const StorePath& temporary, const StorePath& path) {
   int fd = -1;
   if (const int error = files.create(temporary, &fd)) return error;
   StoreFile file(files, fd);

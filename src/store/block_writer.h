@@ -37,6 +37,6 @@ uint64_t block_file_bytes(const StoreFormat& format, const BlockSource& source);
 // Returns 0 or an errno; then neither file exists, unless `path` did before.
 // Errors: std::bad_alloc.
 int write_block(StoreFiles& files, const StoreFormat& format, const BlockSource& source,
-                const std::filesystem::path& temporary, const std::filesystem::path& path);
+                const StorePath& temporary, const StorePath& path);
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -60,13 +61,25 @@ std::vector<EvictionCandidate> candidates_of(const StoreListing& listing, LinkCa
 
 // Whoever may write the directory may make this file, so it also tells whether that is so.
 StoreLock::StoreLock(const std::filesystem::path& dir) {
-  fd_ = ::open((dir / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ >= 0) return;
+  const OpenFolder root(dir);
+  int error = root.error();
+  struct stat status {};
+  if (error == 0) {
+    fd_ = ::openat(root.fd(), "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    error = fd_ < 0 || ::fstat(fd_, &status) != 0 ? errno : 0;
+  }
+  if (error == 0 && S_ISREG(status.st_mode)) return;
+  if (fd_ >= 0) ::close(fd_);
+  if (error == 0 || error == ELOOP || error == EISDIR) {
+    fail(ErrorCode::kIo,
+         "{} is no regular file, so the KV store cannot lock it; name another directory",
+         (dir / "lock").string());
+  }
   fail(
       ErrorCode::kIo,
       "cannot write to the KV store {}: {}; name a directory that you may write, or open the store "
       "read-only",
-      dir.string(), std::strerror(errno));
+      dir.string(), std::strerror(error));
 }
 
 StoreLock::~StoreLock() { ::close(fd_); }
@@ -87,7 +100,8 @@ void StoreLock::unlock() { ::flock(fd_, LOCK_UN); }
 CleanResult clean_store(StoreFiles& files, LinkCache& links, const CleanRequest& request) {
   StoreListing listing = list_store(request.dir);
   links.trim(listing.blocks.size());
-  CleanResult result{.left_bytes = listing.num_bytes()};
+  CleanResult result{.left_bytes = listing.num_bytes(), .is_allowed = may_remove_from(request.dir)};
+  if (!result.is_allowed) return result;
   Remover remover(files, &result);
   for (const StoredFile& part : listing.parts) {
     if (is_abandoned(part.path)) remover.remove(part, &result.num_removed_others);

@@ -18,7 +18,8 @@ namespace sluice {
 // The lock of DIR/lock (flock), which the system gives back when a process dies.
 class StoreLock {
  public:
-  // Makes the file. Errors: kIo naming `dir`, which is absent or not writable.
+  // Makes the file. Errors: kIo naming `dir`, which is absent or not writable, or whose `lock` is a
+  // link or no file.
   explicit StoreLock(const std::filesystem::path& dir);
   ~StoreLock();
   StoreLock(const StoreLock&) = delete;
@@ -47,12 +48,13 @@ struct CleanResult {
   int64_t num_removed_others = 0;  // bad files, and those of writers that died
   uint64_t removed_bytes = 0;
   uint64_t left_bytes = 0;
+  bool is_allowed = true;  // false: may_remove_from(dir) is false, so nothing was removed
 };
 
-// Removes the files of dead writers; then, while there are too many bytes, bad files, oldest first,
-// and blocks by choose_evictions. A file that cannot be removed is left.
-// REQUIRES: the directory's lock is held.
-// Errors: kIo if the directory cannot be read.
+// Does nothing but count unless may_remove_from the directory. Removes the files of dead writers;
+// then, while there are too many bytes, bad files, oldest first, and blocks by choose_evictions. A
+// file that cannot be removed is left. REQUIRES: the directory's lock is held. Errors: kIo if the
+// directory cannot be read.
 CleanResult clean_store(StoreFiles& files, LinkCache& links, const CleanRequest& request);
 
 }  // namespace sluice

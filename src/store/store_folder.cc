@@ -2,6 +2,7 @@
 #include "store/store_folder.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <random>
 #include <tuple>
@@ -22,61 +23,129 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kFolderDigits = 16;
+constexpr const char* kBadFolder = "bad";
+constexpr std::string_view kMarkerText =
+    "This directory is a KV store of Sluice, which removes stored blocks from it to keep to its\n"
+    "limit. While this file is absent, it removes none.\n";
 
-bool is_hex(const std::string& text, size_t size) {
+bool is_hex(std::string_view text, size_t size) {
   return text.size() == size && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// Calls visit(path) for the entries of a folder that is a directory, links not followed.
-template <typename Visit>
-void for_each_entry(const fs::path& folder, Visit visit) {
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    visit(at->path());
+// <key>.<16 digits>.part, behind the key.
+bool is_part_suffix(std::string_view text) {
+  return text.size() > 1 && text.front() == '.' && text.ends_with(".part") &&
+         is_hex(text.substr(1, text.size() - 6), kFolderDigits);
+}
+
+// <fingerprint, 16 digits>-<key>.kv
+bool is_bad_name(std::string_view name) {
+  return name.size() == kFolderDigits + 1 + 64 + 3 && is_hex(name.substr(0, kFolderDigits), 16) &&
+         name[kFolderDigits] == '-' && is_hex(name.substr(kFolderDigits + 1, 64), 64) &&
+         name.ends_with(".kv");
+}
+
+// Walks a directory and sorts what it finds; whatever has no list is foreign.
+class Lister {
+ public:
+  explicit Lister(const fs::path& dir) : dir_(dir) {}
+
+  // 0, or why the directory cannot be read. A folder in it that cannot be, or that disappears
+  // meanwhile, ends quietly.
+  int list() {
+    const OpenFolder root(dir_);
+    if (root.error() != 0) return root.error();
+    return root.for_each([&](const std::string& name) { visit_root(root, name); });
   }
-}
+  StoreListing& listing() { return listing_; }
 
-// Size and last use of a regular file; empty for everything else.
-std::optional<StoredFile> look_at(const fs::path& path, const std::string& folder) {
+ private:
+  void visit_root(const OpenFolder& root, const std::string& name) {
+    struct stat status {};
+    if (name == "lock" || name == kStoreMarker) {
+      if (root.look(name, &status) != 0) add_foreign(name);
+    } else if (is_hex(name, kFolderDigits)) {
+      visit_folder(root, name, "", [&](const OpenFolder& folder, const std::string& keys) {
+        visit_keys(folder, name, keys);
+      });
+    } else if (name == kBadFolder) {
+      visit_folder(root, name, "", [&](const OpenFolder& folder, const std::string& file) {
+        if (!is_bad_name(file)) return add_foreign(fs::path(name) / file);
+        add_file(folder, fs::path(name) / file, "", std::nullopt, &listing_.bad);
+      });
+    } else if (name != "lost+found") {
+      add_foreign(name);
+    }
+  }
+
+  void visit_keys(const OpenFolder& folder, const std::string& fingerprint,
+                  const std::string& keys) {
+    if (!is_hex(keys, 2)) return add_foreign(fs::path(fingerprint) / keys);
+    visit_folder(folder, keys, fingerprint, [&](const OpenFolder& files, const std::string& name) {
+      const fs::path inside = fs::path(fingerprint) / keys / name;
+      const auto key = Digest::from_hex(std::string_view(name).substr(0, 64));
+      const std::string suffix = key ? name.substr(64) : "";
+      if (!key || !name.starts_with(keys)) return add_foreign(inside);
+      if (suffix == ".kv") return add_file(files, inside, fingerprint, *key, &listing_.blocks);
+      if (!is_part_suffix(suffix)) return add_foreign(inside);
+      add_file(files, inside, fingerprint, std::nullopt, &listing_.parts);
+    });
+  }
+
+  // Calls visit(folder, name) for what is in a folder of `parent`, which is `inside` the directory.
+  template <typename Visit>
+  void visit_folder(const OpenFolder& parent, const std::string& name, const fs::path& inside,
+                    Visit visit) {
+    const OpenFolder folder = parent.open(name);
+    if (folder.error() == ENOTDIR) add_foreign(inside / name);
+    if (folder.error() != 0) return;
+    folder.for_each([&](const std::string& entry) { visit(folder, entry); });
+  }
+
+  void add_file(const OpenFolder& folder, const fs::path& inside, const std::string& fingerprint,
+                std::optional<Digest> key, std::vector<StoredFile>* files) {
+    struct stat status {};
+    const int error = folder.look(inside.filename(), &status);
+    if (error == ELOOP || error == EINVAL) add_foreign(inside);
+    if (error != 0) return;
+    files->push_back(
+        {.path = {dir_, inside},
+         .folder = fingerprint,
+         .key = {key.value_or(Digest{})},
+         .num_bytes = static_cast<uint64_t>(status.st_size),
+         .used_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});
+  }
+
+  void add_foreign(const fs::path& inside) {
+    if (!listing_.foreign) listing_.foreign = dir_ / inside;
+  }
+
+  const fs::path& dir_;
+  StoreListing listing_;
+};
+
+bool has_marker(const OpenFolder& root) {
   struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  return StoredFile{
-      .path = path,
-      .folder = folder,
-      .key = {},
-      .num_bytes = static_cast<uint64_t>(status.st_size),
-      .used_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
-}
-
-// Sorts a file of a key's folder into its list.
-void sort_in(const fs::path& path, const std::string& folder, StoreListing* listing) {
-  const std::string name = path.filename().string();
-  const auto key = Digest::from_hex(std::string_view(name).substr(0, 64));
-  if (!key) return;
-  const bool is_block = name.substr(64) == ".kv";
-  if (!is_block && !name.ends_with(".part")) return;
-  std::optional<StoredFile> file = look_at(path, folder);
-  if (!file) return;
-  if (is_block) file->key = {*key};
-  (is_block ? listing->blocks : listing->parts).push_back(std::move(*file));
+  return root.look(kStoreMarker, &status) == 0;
 }
 
 }  // namespace
 
 // 256 folders for each fingerprint keep each of them small.
-fs::path block_path(const fs::path& dir, const Fingerprint& fingerprint, const StoreKey& key) {
+StorePath block_path(const fs::path& dir, const Fingerprint& fingerprint, const StoreKey& key) {
   const std::string hex = key.hex();
-  return dir / fingerprint.folder() / hex.substr(0, 2) / (hex + ".kv");
+  return {dir, fs::path(fingerprint.folder()) / hex.substr(0, 2) / (hex + ".kv")};
 }
 
-fs::path bad_path(const fs::path& dir, const Fingerprint& fingerprint, const StoreKey& key) {
-  return dir / "bad" / fmt::format("{}-{}.kv", fingerprint.folder(), key.hex());
+StorePath bad_path(const fs::path& dir, const Fingerprint& fingerprint, const StoreKey& key) {
+  return {dir, fs::path(kBadFolder) / fmt::format("{}-{}.kv", fingerprint.folder(), key.hex())};
 }
 
 // Random, since process ids of several machines on one directory are not unique.
-fs::path temporary_path(const fs::path& block) {
+StorePath temporary_path(const StorePath& block) {
   std::random_device source;
-  return fs::path(block).replace_extension(fmt::format("{:08x}{:08x}.part", source(), source()));
+  const std::string suffix = fmt::format("{:08x}{:08x}.part", source(), source());
+  return {block.dir, fs::path(block.inside).replace_extension(suffix)};
 }
 
 uint64_t StoreListing::num_bytes() const {
@@ -87,32 +156,45 @@ uint64_t StoreListing::num_bytes() const {
   return sum;
 }
 
-// Only the directory itself must be readable. A folder that disappears while it is listed ends
-// quietly.
 StoreListing list_store(const fs::path& dir) {
-  std::error_code error;
-  fs::directory_iterator readable(dir, error);
-  if (error) {
+  Lister lister(dir);
+  if (const int error = lister.list()) {
     fail(ErrorCode::kIo, "cannot read the KV store {}: {}; name a directory that you may read",
-         dir.string(), error.message());
+         dir.string(), std::strerror(error));
   }
-  StoreListing listing;
-  for_each_entry(dir, [&](const fs::path& folder) {
-    const std::string name = folder.filename().string();
-    if (!is_hex(name, kFolderDigits)) return;
-    for_each_entry(folder, [&](const fs::path& keys) {
-      if (!is_hex(keys.filename().string(), 2)) return;
-      for_each_entry(keys, [&](const fs::path& path) { sort_in(path, name, &listing); });
-    });
-  });
-  for_each_entry(dir / "bad", [&](const fs::path& path) {
-    if (auto file = look_at(path, "")) listing.bad.push_back(std::move(*file));
-  });
+  StoreListing listing = std::move(lister.listing());
   std::sort(listing.blocks.begin(), listing.blocks.end(),
             [](const StoredFile& a, const StoredFile& b) {
               return std::tie(a.folder, a.key) < std::tie(b.folder, b.key);
             });
   return listing;
+}
+
+// Of two processes that begin in an empty directory, either makes the file.
+bool may_remove_from(const fs::path& dir) {
+  const OpenFolder root(dir);
+  if (root.error() != 0) return false;
+  if (has_marker(root)) return true;
+  Lister lister(dir);
+  if (lister.list() != 0 || lister.listing().foreign) return false;
+  const int fd = ::openat(root.fd(), kStoreMarker, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return has_marker(root);
+  // The name counts; a full disk may keep the text back.
+  if (::write(fd, kMarkerText.data(), kMarkerText.size()) < 0) errno = 0;
+  ::close(fd);
+  return true;
+}
+
+std::string missing_marker_text(const fs::path& dir) {
+  Lister lister(dir);
+  lister.list();  // a directory that cannot be read has no name to say
+  const std::optional<fs::path>& foreign = lister.listing().foreign;
+  return fmt::format(
+      "{}there is no file {}; name a directory for the store alone, or make that file to have "
+      "stored "
+      "blocks removed",
+      foreign ? fmt::format("{} is not the store's, and ", foreign->string()) : "",
+      (dir / kStoreMarker).string());
 }
 
 // A block in the wrong place would never be found, and would be evicted as one that it is not.
@@ -132,8 +214,11 @@ std::string check_stored_file(StoreFiles& files, const StoredFile& file) {
 
 // Taking the lock for a moment cannot disturb the writer: it asks for its lock once, without
 // waiting, and goes on without one.
-bool is_abandoned(const fs::path& part) {
-  const int fd = ::open(part.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+bool is_abandoned(const StorePath& part) {
+  const OpenFolder folder = OpenFolder::holding(part);
+  if (folder.error() != 0) return false;
+  const int fd = ::openat(folder.fd(), part.inside.filename().c_str(),
+                          O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
   const bool is_free = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
   ::close(fd);

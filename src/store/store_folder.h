@@ -1,12 +1,14 @@
 // The files of a store's directory: their paths, and lists of what is there.
 //
+//   DIR/sluice-kv-store                            the marker: files may be removed here
 //   DIR/lock                                       held while blocks are evicted
 //   DIR/<fingerprint, 16 digits>/<key, 2 digits>/<key>.kv     a block
 //   DIR/<fingerprint, 16 digits>/<key, 2 digits>/<key>.<random>.part   one that is written
 //   DIR/bad/<fingerprint, 16 digits>-<key>.kv      files that failed a check
 //
 // Used by block_store and by `sluice store`. Other programs may add and remove files at any time,
-// so what a list has may be gone when it is used. Files of other names are left alone.
+// so what a list has may be gone when it is used. Everything else is foreign, and is left alone:
+// other names, other places, and whatever is no regular file or no real folder.
 // Thread rule: pure functions; LinkCache has a mutex.
 #pragma once
 
@@ -23,16 +25,16 @@
 
 namespace sluice {
 
-std::filesystem::path block_path(const std::filesystem::path& dir, const Fingerprint& fingerprint,
-                                 const StoreKey& key);
-std::filesystem::path bad_path(const std::filesystem::path& dir, const Fingerprint& fingerprint,
-                               const StoreKey& key);
+StorePath block_path(const std::filesystem::path& dir, const Fingerprint& fingerprint,
+                     const StoreKey& key);
+StorePath bad_path(const std::filesystem::path& dir, const Fingerprint& fingerprint,
+                   const StoreKey& key);
 // Another name with each call, beside `block`.
-std::filesystem::path temporary_path(const std::filesystem::path& block);
+StorePath temporary_path(const StorePath& block);
 
 // A file with a block's name; what it holds is not known.
 struct StoredFile {
-  std::filesystem::path path;
+  StorePath path;
   std::string folder;  // the first 16 digits of its fingerprint
   StoreKey key;
   uint64_t num_bytes = 0;
@@ -44,12 +46,27 @@ struct StoreListing {
   std::vector<StoredFile> bad;     // without key
   std::vector<StoredFile> parts;   // of writers that are at work or have died; without key
 
-  uint64_t num_bytes() const;  // of all three
+  // The first that was met of what is not the store's, if there is any. A `lost+found`, with which
+  // file systems begin, does not count.
+  std::optional<std::filesystem::path> foreign;
+
+  uint64_t num_bytes() const;  // of all three lists
 };
 
 // Lists a directory. What cannot be read is left out.
 // Errors: kIo naming `dir` if it is absent, no directory or unreadable.
 StoreListing list_store(const std::filesystem::path& dir);
+
+inline constexpr const char* kStoreMarker = "sluice-kv-store";
+
+// Whether files may be removed from a directory: it has the marker, a regular file. A directory
+// that holds nothing foreign gets it here, so a new one, or one of a version without markers, needs
+// no other step; its user may also make it. False for one with foreign files, and for one that
+// cannot be read or written. Cost: lists the directory if there is no marker.
+bool may_remove_from(const std::filesystem::path& dir);
+
+// Why nothing is removed from a directory without marker, and what to do: for messages.
+std::string missing_marker_text(const std::filesystem::path& dir);
 
 // Checks all that is in a block's file, and that its path is that of its key and fingerprint: what
 // is wrong, "" if nothing. Cost: reads the whole file.
@@ -57,7 +74,7 @@ std::string check_stored_file(StoreFiles& files, const StoredFile& file);
 
 // Whether no process writes this file any more: the lock that a writer holds is gone. False if it
 // cannot be opened.
-bool is_abandoned(const std::filesystem::path& part);
+bool is_abandoned(const StorePath& part);
 
 // What eviction needs to know of a block beside its file: immutable, so it is read once.
 struct BlockLink {

@@ -17,25 +17,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kProbe = "probe";
+constexpr const char* kFormatProbe = "probe";
 
-Json user_message() { return {{"role", "user"}, {"content", kProbe}}; }
+Json user_message() { return {{"role", "user"}, {"content", kFormatProbe}}; }
 
 // Mistral's templates require ids of nine characters.
 Json call_message() {
   const Json call = {{"id", "probe0000"},
                      {"type", "function"},
-                     {"function", {{"name", kProbe}, {"arguments", {{kProbe, 1}}}}}};
+                     {"function", {{"name", kFormatProbe}, {"arguments", {{kFormatProbe, 1}}}}}};
   return {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}};
 }
 
 Json probe_tools() {
   const Json parameters = {{"type", "object"},
-                           {"properties", {{kProbe, {{"type", "integer"}}}}},
-                           {"required", Json::array({kProbe})}};
+                           {"properties", {{kFormatProbe, {{"type", "integer"}}}}},
+                           {"required", Json::array({kFormatProbe})}};
   return Json::array(
       {{{"type", "function"},
-        {"function", {{"name", kProbe}, {"description", kProbe}, {"parameters", parameters}}}}});
+        {"function", {{"name", kFormatProbe}, {"description", kFormatProbe}, {"parameters", parameters}}}}});
 }
 
 // Nothing if the template refuses the conversation.
@@ -61,10 +61,10 @@ std::string joined(const std::optional<std::vector<TextSegment>>& segments) {
 
 // Whether a scanner of this format finds the made-up call in an answer.
 bool reads_call(ToolFormat format, std::string_view answer) {
-  AnswerScanner scanner({.tools = format}, {kProbe});
+  AnswerScanner scanner({.tools = format}, {kFormatProbe});
   const std::vector<AnswerEvent> events = scanner.push(answer);
   const auto found = std::ranges::find(events, AnswerEvent::Kind::kArguments, &AnswerEvent::kind);
-  return found != events.end() && Json::parse(found->text, nullptr, false) == Json{{kProbe, 1}};
+  return found != events.end() && Json::parse(found->text, nullptr, false) == Json{{kFormatProbe, 1}};
 }
 
 // Hermes' calls may stand anywhere in a message. Llama's are the whole of it, so its message must
@@ -93,7 +93,7 @@ ToolFormat recognise_tools(const ChatTemplate& chat_template) {
 
 // The thought of the probe is not a part of a template's own text; the tags around it are.
 bool recognise_thoughts(const ChatTemplate& chat_template) {
-  const Json thought = {{"role", "assistant"}, {"content", kProbe}, {"reasoning_content", kProbe}};
+  const Json thought = {{"role", "assistant"}, {"content", kFormatProbe}, {"reasoning_content", kFormatProbe}};
   const Json conversations[] = {Json::array({user_message()}),
                                 Json::array({user_message(), thought})};
   for (const Json& messages : conversations) {

@@ -195,6 +195,51 @@ TEST(Results, SurviveASignalWithinAWrite) {
   EXPECT_TRUE(text == filling + run_sluice(words).out) << text.size() << " bytes";
 }
 
+// As behind `| head -1`: the status of tools that SIGPIPE ends, no message, and an end with the
+// first result that nobody reads, long before the last one.
+TEST(Results, EndTheProgramWhenNobodyReadsThem) {
+  const auto unread = [](Words words) {
+    return run_sluice({.words = std::move(words), .in_child = [] {
+                         alarm(120);
+                         int ends[2];
+                         if (pipe(ends) != 0) _exit(126);
+                         close(ends[0]);
+                         dup2(ends[1], STDOUT_FILENO);
+                         close(ends[1]);
+                       }});
+  };
+  for (const Words& words :
+       {Words{"tokenize", "-m", kNeedle, "one two three"}, Words{"--help"},
+        on_needle("run", {"--ignore-eos", "-n", "15000", "Once"}),
+        Words{"bench", "tokenizer", "-m", kNeedle}}) {
+    const Outcome outcome = unread(words);
+    EXPECT_EQ(outcome.exit_code, 141) << words[0] << outcome.err;
+    EXPECT_FALSE(contains(outcome.err, "standard output")) << words[0] << outcome.err;
+  }
+}
+
+// A closed descriptor is never given to a file of the program, and its writes and reads fail as
+// such.
+TEST(ClosedDescriptors, AreErrorsWhereTheyAreUsed) {
+  const Words words = {"tokenize", "-m", kNeedle, "one two three"};
+  const auto with_closed = [](Words words, int fd) {
+    return run_sluice({.words = std::move(words), .in_child = [fd] {
+                         alarm(120);
+                         close(fd);
+                       }});
+  };
+  const Outcome no_output = with_closed(words, STDOUT_FILENO);
+  EXPECT_EQ(no_output.exit_code, 1);
+  EXPECT_TRUE(contains(no_output.err, "standard output cannot be written: Bad file descriptor"))
+      << no_output.err;
+  const Outcome no_messages = with_closed(words, STDERR_FILENO);
+  EXPECT_EQ(no_messages.exit_code, 0);
+  EXPECT_EQ(no_messages.out, run_sluice(words).out);
+  EXPECT_EQ(with_closed(words, STDIN_FILENO).out, no_messages.out) << "it is not read";
+  const Outcome no_input = with_closed({"tokenize", "-m", kNeedle, "-f", "-"}, STDIN_FILENO);
+  EXPECT_NE(no_input.exit_code, 0) << no_input.out;
+}
+
 TEST(Tokenize, PrintsWhatRunReads) {
   const std::string text = "It was a dark and stormy night";
   const Outcome ids = run_sluice({"tokenize", "-m", kNeedle, text});

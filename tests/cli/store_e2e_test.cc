@@ -34,7 +34,8 @@ struct FilledStore {
   Words words(const std::string& command) const { return {"store", command, dir.path().string()}; }
   fs::path path(const char* model, uint32_t seed, size_t index) const {
     const StoreFormat format = test_format(model);
-    return block_path(dir.path(), format.fingerprint, make_chain(format, seed, 3)[index].place.key);
+    return block_path(dir.path(), format.fingerprint, make_chain(format, seed, 3)[index].place.key)
+        .whole();
   }
 
   TempDir dir;
@@ -77,9 +78,11 @@ TEST(StoreFromOutside, VerifyFindsDamage) {
 TEST(StoreFromOutside, PruneRemovesWhatIsAskedFor) {
   const FilledStore store;
   const fs::path block = store.path("second", 1, 0);
-  std::ofstream(temporary_path(block)) << "half a block";
-  fs::create_directory(store.dir.path() / "bad");
-  fs::copy_file(block, store.dir.path() / "bad" / "x.kv");
+  std::ofstream(fs::path(block).replace_extension("0123456789abcdef.part")) << "half a block";
+  const StoreFormat format = test_format("second");
+  const fs::path bad = bad_path(store.dir.path(), format.fingerprint, {}).whole();
+  fs::create_directory(bad.parent_path());
+  fs::copy_file(block, bad);
   Json json = json_of(store.words("prune"));
   EXPECT_EQ(json.at("removed_blocks"), 0);
   EXPECT_EQ(json.at("removed_other_files"), 2);
@@ -89,6 +92,26 @@ TEST(StoreFromOutside, PruneRemovesWhatIsAskedFor) {
   EXPECT_EQ(json.at("bytes"), 3 * kFileBytes);
   EXPECT_TRUE(fs::exists(block)) << "a prefix that was used last";
   EXPECT_EQ(json_of(joined(store.words("prune"), {"--max-bytes", "0"})).at("bytes"), 0);
+}
+
+// The directory holds what is not the store's: it is named, nothing goes, and nothing is made.
+TEST(StoreFromOutside, PruneNeedsTheMarkerWhereOthersHaveFiles) {
+  const FilledStore store;
+  const fs::path marker = store.dir.path() / kStoreMarker, photo = store.dir.path() / "bad/a.jpg";
+  fs::remove(marker);
+  fs::remove(store.dir.path() / "lock");
+  fs::create_directory(photo.parent_path());
+  std::ofstream(photo) << "a picture";
+  const Words prune = joined(store.words("prune"), {"--max-bytes", "0"});
+  const Outcome refused = run_sluice(prune);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find(photo.string()), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("make that file"), std::string::npos) << refused.err;
+  EXPECT_FALSE(fs::exists(marker) || fs::exists(store.dir.path() / "lock"));
+  EXPECT_EQ(json_of(store.words("list")).at("bytes"), 7 * kFileBytes);
+  std::ofstream{marker};
+  EXPECT_EQ(json_of(prune).at("bytes"), 0);
+  EXPECT_EQ(slurp(photo), "a picture");
 }
 
 TEST(StoreFromOutside, BenchComparesWithPlainFiles) {

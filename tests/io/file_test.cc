@@ -80,6 +80,40 @@ TEST(AtomicFile, NamesAPathThatCannotBeWritten) {
                        dir.path().string()));
 }
 
+TEST(AtomicFile, WritesBehindLinksAndKeepsThem) {
+  const TempDir dir;
+  namespace fs = std::filesystem;
+  fs::create_directory(dir.path() / "there");
+  const auto file = dir.write("there/result", "old");
+  fs::create_symlink("there/result", dir.path() / "link");
+  fs::create_symlink(dir.path() / "link", dir.path() / "link to a link");
+  fs::create_symlink("there/new", dir.path() / "to nothing");
+  write_file(dir.path() / "link to a link", "new");
+  EXPECT_EQ(slurp(file), "new");
+  write_file(dir.path() / "to nothing", "made");
+  EXPECT_EQ(slurp(dir.path() / "there/new"), "made");
+  for (const char* name : {"link", "link to a link", "to nothing"}) {
+    EXPECT_TRUE(fs::is_symlink(dir.path() / name)) << name;
+  }
+  fs::create_symlink("loop", dir.path() / "loop");
+  expect_error(ErrorCode::kIo, [&] { write_file(dir.path() / "loop", "x"); });
+}
+
+// Root could replace a device.
+TEST(AtomicFile, ReplacesFilesAlone) {
+  const TempDir dir;
+  const auto fifo = dir.path() / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", dir.path() / "link");
+  for (const std::filesystem::path& path :
+       {fifo, std::filesystem::path("/dev/null"), dir.path() / "link"}) {
+    EXPECT_TRUE(contains(expect_error(ErrorCode::kIo, [&] { write_file(path, "x"); }),
+                         "it is no regular file"));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
 TEST(AtomicFile, KeepsTheOldFileWhenTheDiskIsFull) {
   const TempDir dir;
   const auto path = dir.write("result", "old");

@@ -365,6 +365,17 @@ TEST_F(HttpUnixSocket, NeverTakesThePlaceOfAFile) {
   EXPECT_EQ(std::filesystem::file_size(path_), 4u);
 }
 
+// Such as that of a server that was started after the socket was removed by hand.
+TEST_F(HttpUnixSocket, OfAnotherStaysAtTheEnd) {
+  {
+    HttpServer server(options());
+    std::filesystem::rename(path_, path_.string() + ".moved");
+    std::ofstream(path_) << "text";
+  }
+  EXPECT_EQ(std::filesystem::file_size(path_), 4u);
+  std::filesystem::remove(path_.string() + ".moved");
+}
+
 TEST_F(HttpUnixSocket, WithALongPathIsRefusedWithTheLimit) {
   ServerOptions long_path = options();
   long_path.unix_path = "/tmp/" + std::string(103, 'x');

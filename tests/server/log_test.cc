@@ -101,6 +101,12 @@ TEST(StatusLine, HasTheWordsOfVllm) {
             R"("kv_usage":0.755,"prefix_hit_rate":0.5})");
 }
 
+TEST(WarningLine, IsOneObject) {
+  EXPECT_EQ(warning_json(noon(), "KV store: a\n\"b\""),
+            R"({"time":"2026-11-23T12:34:56.250Z","event":"warning",)"
+            R"("warning":"KV store: a\n\"b\""})");
+}
+
 TEST(StatusWatch, TurnsCountsIntoRates) {
   const TimePoint start;
   const auto at = [&](int seconds) { return start + std::chrono::seconds(seconds); };

@@ -37,8 +37,14 @@ EngineReading reading() {
                                    .num_slot_waits = 7,
                                    .num_hot_page_hits = 9,
                                    .num_hot_page_misses = 3},
+          .store = StoreCounts{.read_bytes = 400,
+                               .written_bytes = 300,
+                               .num_skipped_blocks = 5,
+                               .num_bad_files = 6,
+                               .num_write_errors = 8},
           .step_tokens = {.bounds = {1, 8}, .cumulative = {2, 3}, .count = 4, .sum = 30},
-          .last_progress_s = 0.25};
+          .last_progress_s = 0.25,
+          .num_warnings = 2};
 }
 
 // All metrics at once.
@@ -55,8 +61,11 @@ std::string full_page(std::string_view model_name) {
   life.generated(start + std::chrono::milliseconds(33), 1);
   life.ended(start + std::chrono::milliseconds(33), Outcome::kStop);
   const EngineReading engine = reading();
-  return render_metrics(
-      {.model_name = model_name, .http = http, .requests = &requests, .engine = &engine});
+  return render_metrics({.model_name = model_name,
+                         .http = http,
+                         .process = {.resident_bytes = 4096, .num_lost_log_lines = 11},
+                         .requests = &requests,
+                         .engine = &engine});
 }
 
 TEST(MetricsPage, ShowsHttpBeforeAModelIsLoaded) {
@@ -111,7 +120,14 @@ TEST(MetricsPage, ShowsHttpBeforeAModelIsLoaded) {
           common +
           ",route=\"/health\",code=\"503\"} 2\n"
           "sluice:http_requests_total{" +
-          common + ",route=\"/v1/completions\",code=\"503\"} 1\n");
+          common +
+          ",route=\"/v1/completions\",code=\"503\"} 1\n"
+          "# HELP sluice:log_lines_lost_total Lines of the log that could not be written to "
+          "standard "
+          "error.\n"
+          "# TYPE sluice:log_lines_lost_total counter\n"
+          "sluice:log_lines_lost_total{" +
+          common + "} 0\n");
 }
 
 TEST(MetricsPage, HasTheNamesThatDashboardsRead) {
@@ -151,6 +167,14 @@ TEST(MetricsPage, HasTheNamesThatDashboardsRead) {
       {"sluice:engine_last_progress_seconds", "gauge"},
       {"sluice:http_requests_total", "counter"},
       {"sluice:unknown_request_fields_total", "counter"},
+      {"sluice:store_read_bytes_total", "counter"},
+      {"sluice:store_write_bytes_total", "counter"},
+      {"sluice:store_skipped_blocks_total", "counter"},
+      {"sluice:store_bad_files_total", "counter"},
+      {"sluice:store_write_errors_total", "counter"},
+      {"sluice:warnings_total", "counter"},
+      {"sluice:log_lines_lost_total", "counter"},
+      {"process_resident_memory_bytes", "gauge"},
   };
   EXPECT_EQ(testing::MetricsText(full_page("m"), "m").types(), expected);
 }
@@ -176,6 +200,20 @@ TEST(MetricsPage, ShowsTheEngine) {
   EXPECT_EQ(page.at("vllm:iteration_tokens_total_sum"), 30);
   EXPECT_EQ(page.at("sluice:engine_last_progress_seconds"), 0.25);
   EXPECT_EQ(page.at("sluice:http_requests_total{route=/v1/models/{},code=200}"), 1);
+  EXPECT_EQ(page.at("sluice:store_bad_files_total"), 6);
+  EXPECT_EQ(page.at("sluice:store_write_errors_total"), 8);
+  EXPECT_EQ(page.at("sluice:warnings_total"), 2);
+  EXPECT_EQ(page.at("sluice:log_lines_lost_total"), 11);
+  EXPECT_EQ(page.at("process_resident_memory_bytes"), 4096);
+}
+
+// Memory that is touched is counted.
+TEST(MetricsPage, ReadsTheMemoryOfTheProcess) {
+  constexpr int64_t kMore = 64 << 20;
+  const int64_t before = resident_bytes();
+  EXPECT_GT(before, 1 << 20);
+  const std::vector<char> memory(kMore, 'x');
+  EXPECT_GE(resident_bytes(), before + kMore / 2) << memory.size();
 }
 
 TEST(MetricsPage, LeavesOutWhatAnEngineDoesNotHave) {
@@ -185,7 +223,8 @@ TEST(MetricsPage, LeavesOutWhatAnEngineDoesNotHave) {
       render_metrics({.model_name = "m", .http = http, .engine = &engine}), "m");
   EXPECT_EQ(page.at("vllm:kv_cache_usage_perc"), 0);
   for (const char* name :
-       {"sluice:kv_bytes", "sluice:kv_transfer_bytes_total", "sluice:slot_waits_total"}) {
+       {"sluice:kv_bytes", "sluice:kv_transfer_bytes_total", "sluice:slot_waits_total",
+        "sluice:store_write_errors_total", "process_resident_memory_bytes"}) {
     EXPECT_EQ(page.types().count(name), 0U) << name;
   }
 }

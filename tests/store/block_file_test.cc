@@ -90,7 +90,7 @@ TEST(BlockFile, ReadsWhatAnotherProgramWrote) {
     StoreFiles files;
     int fd = -1;
     uint64_t num_bytes = 0;
-    ASSERT_EQ(files.open(path, &fd, &num_bytes), 0) << path;
+    ASSERT_EQ(files.open({path.parent_path(), path.filename()}, &fd, &num_bytes), 0) << path;
     const StoreFile file(files, fd);
     BlockReader reader(files, fd, num_bytes);
     EXPECT_EQ(reader.open(), "") << name;

@@ -41,7 +41,7 @@ TEST(BlockStore, GivesBackWhatWasWritten) {
   EXPECT_EQ(stats.written_bytes, stats.read_bytes);
   EXPECT_GT(stats.read_bytes_per_second, 0);
   EXPECT_GT(stats.write_bytes_per_second, 0);
-  EXPECT_EQ(num_files_below(dir.path()), 5u) << "four blocks and the lock";
+  EXPECT_EQ(num_files_below(dir.path()), 6u) << "four blocks, the lock and the marker";
 }
 
 TEST(BlockStore, IsSharedAndOutlivesTheProcess) {
@@ -108,10 +108,11 @@ TEST(BlockStore, ReadOnlyChangesNothing) {
     BlockStore store(test_options(dir.path()));
     for (const TestBlock& block : chain) write_test_block(store, block);
   }
-  const auto damaged = block_path(dir.path(), test_format().fingerprint, chain[1].place.key);
+  const auto damaged =
+      block_path(dir.path(), test_format().fingerprint, chain[1].place.key).whole();
   std::filesystem::resize_file(damaged, 5000);
   const auto used = std::filesystem::last_write_time(
-      block_path(dir.path(), test_format().fingerprint, chain[0].place.key));
+      block_path(dir.path(), test_format().fingerprint, chain[0].place.key).whole());
 
   FaultyFiles files;
   BlockStoreOptions options = test_options(dir.path());
@@ -128,7 +129,7 @@ TEST(BlockStore, ReadOnlyChangesNothing) {
   EXPECT_EQ(store.stats().num_bad, 1);
   EXPECT_FALSE(store.stats().is_writing);
   EXPECT_EQ(std::filesystem::last_write_time(
-                block_path(dir.path(), test_format().fingerprint, chain[0].place.key)),
+                block_path(dir.path(), test_format().fingerprint, chain[0].place.key).whole()),
             used);
 }
 

@@ -209,7 +209,7 @@ TEST(SmallStore, BadFilesAndThoseOfDeadWritersGoFirst) {
     BlockStore store(options);
     ASSERT_EQ(write_test_block(store, chain[0]), WriteResult::kWritten);
     ASSERT_EQ(write_test_block(store, chain[1]), WriteResult::kWritten);
-    std::filesystem::resize_file(path, 9000);
+    std::filesystem::resize_file(path.whole(), 9000);
     EXPECT_EQ(read_test_block(store, chain[0]), ReadBack::kMiss);
     ASSERT_EQ(list_store(dir.path()).bad.size(), 1u);
     ASSERT_EQ(write_test_block(store, chain[0]), WriteResult::kWritten);
@@ -217,7 +217,7 @@ TEST(SmallStore, BadFilesAndThoseOfDeadWritersGoFirst) {
     EXPECT_EQ(list_store(dir.path()).bad.size(), 0u);
     EXPECT_EQ(store.stats().num_evicted, 0);
   }
-  std::ofstream(temporary_path(path)) << std::string(5000, 'x');
+  std::ofstream(temporary_path(path).whole()) << std::string(5000, 'x');
   ASSERT_EQ(list_store(dir.path()).parts.size(), 1u);
   StoreFiles files;
   int fd = -1;
@@ -225,7 +225,7 @@ TEST(SmallStore, BadFilesAndThoseOfDeadWritersGoFirst) {
   ASSERT_EQ(files.create(alive, &fd), 0);
   BlockStore store(options);
   EXPECT_EQ(list_store(dir.path()).parts.size(), 1u) << "a writer at work keeps its file";
-  EXPECT_TRUE(std::filesystem::exists(alive));
+  EXPECT_TRUE(std::filesystem::exists(alive.whole()));
   files.close(fd);
 }
 

@@ -18,10 +18,10 @@ namespace fs = std::filesystem;
 class DamagedStore : public ::testing::Test {
  protected:
   fs::path path(const TestBlock& block) const {
-    return block_path(dir_.path(), store_.format().fingerprint, block.place.key);
+    return block_path(dir_.path(), store_.format().fingerprint, block.place.key).whole();
   }
   fs::path bad(const TestBlock& block) const {
-    return bad_path(dir_.path(), store_.format().fingerprint, block.place.key);
+    return bad_path(dir_.path(), store_.format().fingerprint, block.place.key).whole();
   }
   void put(const TestBlock& block, const std::string& bytes) {
     std::ofstream(path(block), std::ios::binary | std::ios::trunc) << bytes;
@@ -113,15 +113,30 @@ TEST_F(DamagedStore, NoticesOtherFilesUnderTheName) {
   expect_bad(chain_[0], "zeros, as after a power cut");
   put(chain_[0], slurp(path(chain_[1])));
   expect_bad(chain_[0], "another block");
+}
+
+// The store makes regular files alone, so it does not move or replace anything else.
+TEST_F(DamagedStore, LeavesWhatIsNoFileUnderTheName) {
+  const auto expect_left = [&](const std::string& what) {
+    EXPECT_EQ(read_test_block(store_, chain_[0]), ReadBack::kMiss) << what;
+    EXPECT_FALSE(store_.contains(chain_[0].place.key)) << what;
+    EXPECT_EQ(write_test_block(store_, chain_[0]), WriteResult::kFailed) << what;
+    EXPECT_TRUE(fs::exists(fs::symlink_status(path(chain_[0])))) << what;
+    EXPECT_FALSE(fs::exists(fs::symlink_status(bad(chain_[0])))) << what;
+    fs::remove(path(chain_[0]));
+    EXPECT_EQ(write_test_block(store_, chain_[0]), WriteResult::kWritten) << what;
+    EXPECT_EQ(read_test_block(store_, chain_[0]), ReadBack::kRight) << what;
+    fs::remove(path(chain_[0]));
+  };
   fs::remove(path(chain_[0]));
   fs::create_symlink(path(chain_[1]), path(chain_[0]));
-  expect_bad(chain_[0], "a link");
-  fs::remove(path(chain_[0]));
+  expect_left("a link");
   ASSERT_EQ(mkfifo(path(chain_[0]).c_str(), 0600), 0);
-  expect_bad(chain_[0], "a FIFO");
-  fs::remove(path(chain_[0]));
+  expect_left("a FIFO");
   fs::create_directory(path(chain_[0]));
-  expect_bad(chain_[0], "a folder");
+  expect_left("a folder");
+  EXPECT_EQ(store_.stats().num_failed, 3);
+  EXPECT_EQ(warnings_.size(), 2u) << "the first bad file, the first block that was skipped";
 }
 
 // Right in itself, but of another model: the same tokens, and even the same folder.
@@ -132,7 +147,7 @@ TEST_F(DamagedStore, NoticesAnotherModelsBlock) {
   ASSERT_EQ(foreign.tokens, chain_[0].tokens);
   ASSERT_EQ(write_test_block(other, foreign), WriteResult::kWritten);
   put(chain_[0],
-      slurp(block_path(other_dir.path(), other.format().fingerprint, foreign.place.key)));
+      slurp(block_path(other_dir.path(), other.format().fingerprint, foreign.place.key).whole()));
   expect_bad(chain_[0], "another fingerprint");
 
   // Another fingerprint over the same key, with right checksums.

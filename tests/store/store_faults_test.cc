@@ -97,6 +97,23 @@ TEST_F(StoreOnFaultyDisk, PassingFaultsSkipOneBlock) {
   }
 }
 
+// It may be taken away while the store is open, so writing stays on; but somebody has to know.
+TEST_F(StoreOnFaultyDisk, AFileWhereAFolderShouldBeIsReportedOnceAndCounted) {
+  BlockStore& store = open();
+  dir_.write(test_format().fingerprint.folder(), "in the way");
+  for (const TestBlock& block : chain_) {
+    EXPECT_EQ(write_test_block(store, block), WriteResult::kFailed);
+    EXPECT_EQ(read_test_block(store, block), ReadBack::kMiss);
+  }
+  EXPECT_EQ(store.stats().num_failed, 3);
+  EXPECT_TRUE(store.stats().is_writing);
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_NE(warnings_[0].find("Not a directory; the block is skipped"), std::string::npos)
+      << warnings_[0];
+  std::filesystem::remove(dir_.path() / test_format().fingerprint.folder());
+  EXPECT_EQ(write_test_block(store, chain_[0]), WriteResult::kWritten);
+}
+
 // A call of each kind while a block is read: the beginning, header, tokens, three layers.
 TEST_F(StoreOnFaultyDisk, UnreadableSectorIsAMiss) {
   for (int64_t call = 0; call < 6; ++call) {
@@ -125,7 +142,7 @@ TEST_F(StoreOnFaultyDisk, BadFileThatCannotBeMovedIsNotReadAgain) {
   BlockStore& store = open();
   ASSERT_EQ(write_test_block(store, chain_[0]), WriteResult::kWritten);
   std::filesystem::resize_file(
-      block_path(dir_.path(), test_format().fingerprint, chain_[0].place.key), 100);
+      block_path(dir_.path(), test_format().fingerprint, chain_[0].place.key).whole(), 100);
   files_.on_rename = [](int64_t) { return EACCES; };
   EXPECT_EQ(read_test_block(store, chain_[0]), ReadBack::kMiss);
   EXPECT_FALSE(store.contains(chain_[0].place.key));

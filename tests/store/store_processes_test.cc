@@ -67,7 +67,7 @@ TEST(KilledWriter, LeavesWholeBlocksOrNone) {
     num_parts += listing.parts.size();
     StoreFiles files;
     for (const StoredFile& file : listing.blocks) {
-      EXPECT_EQ(check_stored_file(files, file), "") << file.path;
+      EXPECT_EQ(check_stored_file(files, file), "") << file.path.whole();
     }
     BlockStore store(options);
     for (const TestBlock& block : make_chain(options.format, seed, 3)) {

@@ -106,11 +106,11 @@ class FaultyFiles : public StoreFiles {
   Hook on_read, on_write, on_create, on_close, on_rename, on_open;
   std::atomic<int64_t> num_changes = 0;  // calls that change the directory
 
-  int open(const std::filesystem::path& path, int* fd, uint64_t* num_bytes) override {
+  int open(const StorePath& path, int* fd, uint64_t* num_bytes) override {
     if (const int error = ask(on_open, &num_opens_)) return error;
     return StoreFiles::open(path, fd, num_bytes);
   }
-  int create(const std::filesystem::path& path, int* fd) override {
+  int create(const StorePath& path, int* fd) override {
     ++num_changes;
     if (const int error = ask(on_create, &num_creates_)) return error;
     return StoreFiles::create(path, fd);
@@ -135,16 +135,16 @@ class FaultyFiles : public StoreFiles {
     const int closed = StoreFiles::close(fd);
     return error != 0 ? error : closed;
   }
-  int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+  int rename(const StorePath& from, const StorePath& to) override {
     ++num_changes;
     if (const int error = ask(on_rename, &num_renames_)) return error;
     return StoreFiles::rename(from, to);
   }
-  int remove(const std::filesystem::path& path) override {
+  int remove(const StorePath& path) override {
     ++num_changes;
     return StoreFiles::remove(path);
   }
-  int make_folder(const std::filesystem::path& path) override {
+  int make_folder(const StorePath& path) override {
     ++num_changes;
     return StoreFiles::make_folder(path);
   }

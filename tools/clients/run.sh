@@ -19,6 +19,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 here=tools/clients
+. tools/own_folder.sh
 
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
@@ -73,8 +74,8 @@ install_client() {
   local packages directory="$environments/$1" log="$environments/$1.log"
   packages=$(packages_of "$1")
   [ "$(cat "$directory/packages" 2>/dev/null)" != "$packages" ] || return 0
-  rm -rf "$directory"
-  python3 -m venv "$directory" >"$log" 2>&1 &&
+  remake_own_folder "$directory" packages >"$log" 2>&1 &&
+    python3 -m venv "$directory" >>"$log" 2>&1 &&
     install_packages "$directory" "$packages" >>"$log" 2>&1 &&
     echo "$packages" >"$directory/packages"
 }

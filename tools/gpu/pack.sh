@@ -85,6 +85,9 @@ fi
 case "$out" in
   */)
     mkdir -p "$out"
+    if [ -e "${out}sluice-gpu" ] && ! [ -f "${out}sluice-gpu/programs.txt" ]; then
+      fail "${out}sluice-gpu is no bundle; name another directory"
+    fi
     rm -rf "${out:?}sluice-gpu"
     mv "$bundle" "$out"
     ;;

@@ -135,6 +135,9 @@ def main():
     # A signal that ends the process must not leave the temporary folder behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     shown = os.path.relpath(args.out)
+    if args.out.exists() and args.force and not (args.out / "config.json").is_file():
+        say(f"{shown} is no model, so it is not replaced; name another directory")
+        return EXIT_FAILED
     if args.out.exists() and not args.force:
         say(f"{shown} is there already; --force makes it anew")
         return 0

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "io/file.h"
 
 namespace sluice::cli {
 namespace {
@@ -51,24 +52,18 @@ Conversion convert(const std::filesystem::path& svg, const std::filesystem::path
 }  // namespace
 
 std::string render_png(const std::filesystem::path& svg, const std::filesystem::path& png) {
-  // Renamed only when complete, so that an older picture stays whole on failure.
-  const std::filesystem::path unfinished = png.string() + ".part";
-  const auto [start_error, status] = convert(svg, unfinished);
+  AtomicFile unfinished(png);
+  const auto [start_error, status] = convert(svg, unfinished.temporary());
   if (start_error != 0) {
     return fmt::format("no PNG: {} is not there ({}); apt-get install librsvg2-bin", kProgram,
                        std::strerror(start_error));
   }
-  std::error_code error;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-    std::filesystem::rename(unfinished, png, error);
-    if (!error) return {};
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    fail(ErrorCode::kIo, "{} cannot be written: {} failed (status {}); the picture is in {}, too",
+         png.string(), kProgram, status, svg.string());
   }
-  std::error_code nothing_to_remove;
-  // The program may have failed before it made the file.
-  std::filesystem::remove(unfinished, nothing_to_remove);
-  fail(ErrorCode::kIo, "{} cannot be written: {}; the picture is in {}, too", png.string(),
-       error ? error.message() : fmt::format("{} failed (status {})", kProgram, status),
-       svg.string());
+  unfinished.commit();
+  return {};
 }
 
 }  // namespace sluice::cli

@@ -81,16 +81,17 @@ std::string address_text(const ServeCommand& command, const server::SluiceServer
                      server.port());
 }
 
-// Writes the line about the engine every few seconds, unless it is idle.
+// Writes warnings as they come, and every few seconds, unless it is idle, the line about the
+// engine.
 class StatusLog {
  public:
   explicit StatusLog(bool is_json) : is_json_(is_json), watch_(Clock::now()) {}
 
   void tick(const server::ServedModel& model) {
+    show_warnings(model.service.snapshot().warnings, is_json_);
     const Clock::time_point now = Clock::now();
     if (now < next_) return;
     next_ = now + kStatusInterval;
-    show_warnings(model.service.snapshot().warnings);
     const auto status = watch_.next(now, model.metrics.totals(), model.reading());
     if (!status) return;
     const auto time = std::chrono::system_clock::now();
@@ -153,6 +154,7 @@ server::SluiceServerOptions server_options(const ServeCommand& command) {
                 write_message(is_json ? metrics::request_log_json(entry)
                                       : metrics::request_log_text(entry));
               },
+          .num_lost_log_lines = num_lost_messages,
           .log_text = command.log_text};
 }
 
@@ -178,6 +180,7 @@ int serve(const ServeCommand& command) {
   write_message(fmt::format("draining; running requests get {} s, a second signal ends now",
                             command.drain_timeout_s));
   server.drain(std::chrono::seconds(command.drain_timeout_s));
+  show_warnings(service->snapshot().warnings, command.log_json);
   return kExitOk;
 }
 

@@ -143,7 +143,7 @@ std::vector<DamagedFile> check_blocks(const StoreListing& listing) {
     std::string fault = check_stored_file(files, file);
     uint64_t num_bytes = 0;
     if (!fault.empty() && files.look(file.path, &num_bytes) != ENOENT) {
-      damaged.push_back({file.path.string(), std::move(fault)});
+      damaged.push_back({file.path.whole().string(), std::move(fault)});
     }
     done += static_cast<double>(file.num_bytes);
   }
@@ -183,9 +183,14 @@ int store_verify(const StoreVerifyCommand& command) {
   return damaged.empty() ? kExitOk : kExitFailure;
 }
 
-// Under the same lock as the eviction of running programs.
+// Under the same lock as the eviction of running programs. The marker is asked for before the lock
+// is made: a wrong directory gets no file.
 int store_prune(const StorePruneCommand& command) {
   const std::filesystem::path dir = require_store(command.dir);
+  if (!may_remove_from(dir)) {
+    fail(ErrorCode::kInvalidArgument, "nothing is removed from '{}': {}", command.dir,
+         missing_marker_text(dir));
+  }
   StoreFiles files;
   LinkCache links(files);
   StoreLock lock(dir);

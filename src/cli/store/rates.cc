@@ -171,7 +171,7 @@ PassRates StoreRates::store_pass() {
   ++num_passes_;
   Paths paths;
   for (int32_t i = 0; i < command_.num_blocks; ++i) {
-    paths.push_back(block_path(folder_ / "store", format_.fingerprint, place(i).key));
+    paths.push_back(block_path(folder_ / "store", format_.fingerprint, place(i).key).whole());
   }
   const auto bytes = static_cast<double>(bytes_per_pass());
   PassRates rates;
@@ -191,7 +191,7 @@ double StoreRates::write_plain(const Paths& paths) {
     unless_interrupted();
     const auto& path = paths[static_cast<size_t>(i)];
     int fd = -1;
-    require_ok(files.create(path, &fd), path);
+    require_ok(files.create({path.parent_path(), path.filename()}, &fd), path);
     StoreFile file(files, fd);
     require_ok(in_chunks(block(i),
                          [&](uint64_t offset, std::span<const std::byte> chunk) {
@@ -233,7 +233,8 @@ double StoreRates::read_plain(const Paths& paths) {
     for (int32_t i = next++; i < command_.num_blocks; i = next++) {
       int fd = -1;
       uint64_t num_bytes = 0;
-      int error = files.open(paths[static_cast<size_t>(i)], &fd, &num_bytes);
+      const auto& path = paths[static_cast<size_t>(i)];
+      int error = files.open({path.parent_path(), path.filename()}, &fd, &num_bytes);
       const StoreFile file(files, fd);
       if (error == 0) {
         error = in_chunks(block(i), [&](uint64_t offset, std::span<std::byte> chunk) {

@@ -141,6 +141,7 @@ void KvStore::read_stats(EngineStats& stats) const {
   stats.num_store_blocks_written = of_store.num_written;
   stats.num_store_blocks_skipped = writes_ ? writes_->num_skipped() : 0;
   stats.num_store_bad_files = of_store.num_bad;
+  stats.num_store_write_errors = of_store.num_failed;
   stats.store_read_bytes_per_second = of_store.read_bytes_per_second;
 }
 

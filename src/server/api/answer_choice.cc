@@ -23,11 +23,6 @@ uint64_t mixed(uint64_t x) {
   return x ^ x >> 31;
 }
 
-// A stop text of the request cuts an answer; an end token or a stop id is the model's own end.
-bool is_cut(const RequestOutput& last) {
-  return last.finish_reason != FinishReason::kStop || !last.stop_reason.empty();
-}
-
 void append_list(Json& list, Json& more) {
   auto& values = list.get_ref<Json::array_t&>();
   auto& next = more.get_ref<Json::array_t&>();
@@ -98,8 +93,7 @@ std::vector<AnswerEvent> AnswerChoice::scan(const RequestOutput& output) {
   }
   std::vector<AnswerEvent> events = scanner_.push(text);
   if (!output.finished()) return events;
-  const AnswerEnd end = is_cut(output) ? AnswerEnd::kCut : AnswerEnd::kModel;
-  for (AnswerEvent& event : scanner_.finish(end)) events.push_back(std::move(event));
+  for (AnswerEvent& event : scanner_.finish(end_of(output))) events.push_back(std::move(event));
   return events;
 }
 
@@ -136,7 +130,7 @@ void AnswerChoice::add_logprobs(const RequestOutput& output, ChoicePart& part) {
 void AnswerChoice::finish(const RequestOutput& output) {
   const bool aborted = output.finish_reason == FinishReason::kCancelled;
   // What comes after the only call is left out, and so is how it ended.
-  const bool calls = is_full_ || (scanner_.has_call() && !is_cut(output));
+  const bool calls = is_full_ || (scanner_.has_call() && end_of(output) == AnswerEnd::kModel);
   finish_reason_ = calls     ? "tool_calls"
                    : aborted ? "abort"
                              : finish_reason_name(output.finish_reason);
@@ -147,6 +141,11 @@ void AnswerChoice::finish(const RequestOutput& output) {
   } else if (std::ranges::find(ids, last_id_) != ids.end()) {
     stop_reason_ = last_id_;
   }
+}
+
+AnswerEnd end_of(const RequestOutput& last) {
+  const bool by_model = last.finish_reason == FinishReason::kStop && last.stop_reason.empty();
+  return by_model ? AnswerEnd::kModel : AnswerEnd::kCut;
 }
 
 std::string call_digits(uint64_t seed, size_t choice, size_t call) {

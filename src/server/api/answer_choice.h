@@ -33,6 +33,10 @@ struct ChoicePart {
   void append(ChoicePart next);
 };
 
+// Why an answer whose last output this is ended. A stop text of the request cuts an answer; an end
+// token or a stop id is the model's own end.
+AnswerEnd end_of(const RequestOutput& last);
+
 class AnswerChoice {
  public:
   // Aliasing: both must outlive this object.

@@ -35,6 +35,7 @@ struct ServerContext {
   api::ReasoningField reasoning_field = api::ReasoningField::kBoth;
   std::string version;
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread
+  std::function<int64_t()> num_lost_log_lines;               // likewise; empty: none is lost
   bool log_text = false;                                     // bodies and answers, too
   bool has_page = true;                                      // the page at /
   std::vector<api::RouteName> described;                     // in /openapi.json; add_routes sets it

@@ -3,6 +3,7 @@
 
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 
 #include "io/json.h"
 
@@ -84,7 +85,8 @@ metrics::EngineReading ServedModel::reading() const {
                                  .num_device_blocks = kv.on_host ? 0 : kv.num_blocks,
                                  .num_host_blocks = kv.on_host ? kv.num_blocks : 0,
                                  .step_tokens = reading_of(now.steps),
-                                 .last_progress_s = static_cast<double>(now.stalled_ns) * 1e-9};
+                                 .last_progress_s = static_cast<double>(now.stalled_ns) * 1e-9,
+                                 .num_warnings = std::ssize(now.warnings)};
   const auto bytes = [&](int64_t num_blocks) { return num_blocks * kv.block_bytes; };
   const metrics::KvBytes all{
       .used = bytes(now.kv.num_used),
@@ -102,7 +104,8 @@ metrics::EngineReading ServedModel::reading() const {
     reading.store = metrics::StoreCounts{.read_bytes = now.stats.store_read_bytes,
                                          .written_bytes = now.stats.store_written_bytes,
                                          .num_skipped_blocks = now.stats.num_store_blocks_skipped,
-                                         .num_bad_files = now.stats.num_store_bad_files};
+                                         .num_bad_files = now.stats.num_store_bad_files,
+                                         .num_write_errors = now.stats.num_store_write_errors};
   }
   if (const auto& counts = now.stats.speculation) {
     reading.drafts = metrics::DraftCounts{.num_drafts = counts->num_drafts,

@@ -55,6 +55,7 @@ class SluiceServer::Impl {
                  .reasoning_field = options_.reasoning_field,
                  .version = options_.version,
                  .log = options_.log,
+                 .num_lost_log_lines = options_.num_lost_log_lines,
                  .log_text = options_.log_text,
                  .has_page = options_.has_page},
         workers_(options_.num_workers),

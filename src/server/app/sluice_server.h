@@ -41,6 +41,8 @@ struct SluiceServerOptions {
   bool has_page = true;  // the page at /
   // Called for each answer, from any thread; empty: no log.
   std::function<void(const metrics::RequestLogEntry&)> log;
+  // Lines of the log that could not be written, for /metrics; from any thread. Empty: none.
+  std::function<int64_t()> num_lost_log_lines;
   bool log_text = false;  // entries have the bodies of requests and the texts of answers
 };
 

@@ -68,9 +68,12 @@ http::Answer metrics_page(ServerContext& context, const http::Request&) {
   const auto model = context.state.model();
   metrics::EngineReading reading;
   if (model != nullptr) reading = model->reading();
+  const int64_t num_lost = context.num_lost_log_lines ? context.num_lost_log_lines() : 0;
   return {.content_type = std::string(metrics::kExpositionType),
           .body = metrics::render_metrics({.model_name = context.state.names()[0],
                                            .http = context.state.http_metrics(),
+                                           .process = {.resident_bytes = metrics::resident_bytes(),
+                                                       .num_lost_log_lines = num_lost},
                                            .requests = model ? &model->metrics : nullptr,
                                            .engine = model ? &reading : nullptr})};
 }

@@ -71,6 +71,15 @@ asio::local::stream_protocol::endpoint unix_endpoint(const std::string& path) {
   return asio::local::stream_protocol::endpoint(path);
 }
 
+// Device and number of what has this name; zeros if nothing has.
+using FileId = std::pair<dev_t, ino_t>;
+
+FileId file_of(const std::string& path) {
+  struct stat file {};
+  if (lstat(path.c_str(), &file) != 0) return {};
+  return {file.st_dev, file.st_ino};
+}
+
 // Whether `path` is a socket on which nobody listens. Without waiting: a listener whose queue is
 // full gives another error. REQUIRES: a path of at most kMaxUnixPathBytes.
 bool is_left_behind(const std::string& path) {
@@ -140,7 +149,7 @@ class HttpServer::Impl {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
     const std::string& path = set_->options.unix_path;
-    if (!path.empty()) unlink(path.c_str());
+    if (!path.empty() && file_of(path) == unix_file_) unlink(path.c_str());
   }
 
  private:
@@ -167,7 +176,10 @@ class HttpServer::Impl {
     if (!path.empty() && is_left_behind(path)) unlink(path.c_str());
     check(acceptor_.bind(endpoint, error));
     check(acceptor_.listen(asio::socket_base::max_listen_connections, error));
-    if (!set_->options.unix_path.empty()) return;
+    if (!path.empty()) {
+      unix_file_ = file_of(path);
+      return;
+    }
     asio::ip::tcp::endpoint bound;
     const Protocol::endpoint local = acceptor_.local_endpoint(error);
     check(error);
@@ -238,6 +250,7 @@ class HttpServer::Impl {
   std::promise<void> closed_;
   bool stopped_ = false;  // on strand_
   uint16_t port_ = 0;
+  FileId unix_file_ = {};  // of the socket: another file may have its name at the end
 };
 
 HttpServer::HttpServer(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}

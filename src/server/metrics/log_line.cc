@@ -37,6 +37,12 @@ std::string log_json_line(const nlohmann::ordered_json& object) {
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+std::string warning_json(LogTime time, std::string_view warning) {
+  nlohmann::ordered_json object = log_object(time, "warning");
+  object["warning"] = warning;
+  return log_json_line(object);
+}
+
 double log_seconds(double seconds) {
   constexpr double kMicros = 1e6;
   return std::round(seconds * kMicros) / kMicros;

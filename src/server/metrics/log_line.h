@@ -25,6 +25,9 @@ std::string log_word(std::string_view text);
 nlohmann::ordered_json log_object(LogTime time, std::string_view event);
 std::string log_json_line(const nlohmann::ordered_json& object);
 
+// An event "warning" with its text, as such a line.
+std::string warning_json(LogTime time, std::string_view warning);
+
 // Seconds, without digits beyond microseconds.
 double log_seconds(double seconds);
 

@@ -1,5 +1,9 @@
 #include "server/metrics/metrics_page.h"
 
+#include <fstream>
+
+#include <unistd.h>
+
 namespace sluice::metrics {
 namespace {
 
@@ -28,10 +32,14 @@ void append_transfers(Exposition& page, const KvTransfers& transfers) {
   page.sample(static_cast<double>(transfers.num_hot_page_misses), Labels().add("result", "miss"));
 }
 
+void append_counter(Exposition& page, std::string_view name, std::string_view help, int64_t value) {
+  page.counter(name, help);
+  page.sample(static_cast<double>(value));
+}
+
 void append_store(Exposition& page, const StoreCounts& store) {
   const auto count = [&](std::string_view name, std::string_view help, int64_t value) {
-    page.counter(name, help);
-    page.sample(static_cast<double>(value));
+    append_counter(page, name, help, value);
   };
   count("sluice:store_read_bytes_total", "Bytes of files read from the KV store.",
         store.read_bytes);
@@ -42,13 +50,14 @@ void append_store(Exposition& page, const StoreCounts& store) {
         store.num_skipped_blocks);
   count("sluice:store_bad_files_total", "Files of the KV store that failed a check.",
         store.num_bad_files);
+  count("sluice:store_write_errors_total", "Blocks that could not be written to the KV store.",
+        store.num_write_errors);
 }
 
 // vLLM's names.
 void append_drafts(Exposition& page, const DraftCounts& drafts) {
   const auto count = [&](std::string_view name, std::string_view help, int64_t value) {
-    page.counter(name, help);
-    page.sample(static_cast<double>(value));
+    append_counter(page, name, help, value);
   };
   count("vllm:spec_decode_num_drafts_total", "Drafts that were verified.", drafts.num_drafts);
   count("vllm:spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
@@ -70,8 +79,8 @@ void append_engine(Exposition& page, const EngineReading& engine) {
                      .add("block_size", std::to_string(engine.block_tokens))
                      .add("num_gpu_blocks", std::to_string(engine.num_device_blocks))
                      .add("num_cpu_blocks", std::to_string(engine.num_host_blocks)));
-  page.counter("vllm:num_preemptions_total", "Running requests that lost their KV memory.");
-  page.sample(static_cast<double>(engine.num_preemptions));
+  append_counter(page, "vllm:num_preemptions_total", "Running requests that lost their KV memory.",
+                 engine.num_preemptions);
   if (engine.device_kv || engine.host_kv) {
     page.gauge("sluice:kv_bytes", "Bytes of KV memory, by place and state.");
     if (engine.device_kv) append_kv_bytes(page, "device", *engine.device_kv);
@@ -85,6 +94,19 @@ void append_engine(Exposition& page, const EngineReading& engine) {
   append_gauge(page, "sluice:engine_last_progress_seconds",
                "Time since the engine last began a step or finished a part of one; 0 when idle.",
                engine.last_progress_s);
+  append_counter(page, "sluice:warnings_total", "Warnings since the model was loaded.",
+                 engine.num_warnings);
+}
+
+// The name is that of Prometheus' own clients.
+void append_process(Exposition& page, const ProcessReading& process) {
+  if (process.resident_bytes > 0) {
+    append_gauge(page, "process_resident_memory_bytes", "Memory of the process.",
+                 static_cast<double>(process.resident_bytes));
+  }
+  append_counter(page, "sluice:log_lines_lost_total",
+                 "Lines of the log that could not be written to standard error.",
+                 process.num_lost_log_lines);
 }
 
 }  // namespace
@@ -94,11 +116,20 @@ double EngineReading::kv_usage() const {
                          : static_cast<double>(num_used_blocks) / static_cast<double>(num_blocks);
 }
 
+// Field 2 of statm: pages.
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t num_pages = 0, num_resident = 0;
+  if (!(statm >> num_pages >> num_resident)) return 0;
+  return num_resident * ::sysconf(_SC_PAGESIZE);
+}
+
 std::string render_metrics(const MetricsSources& sources) {
   Exposition page(Labels().add("model_name", sources.model_name).add("engine", "0"));
   if (sources.engine != nullptr) append_engine(page, *sources.engine);
   if (sources.requests != nullptr) sources.requests->append_to(page);
   sources.http.append_to(page);
+  append_process(page, sources.process);
   return page.text();
 }
 

@@ -36,6 +36,7 @@ struct StoreCounts {
   int64_t written_bytes = 0;
   int64_t num_skipped_blocks = 0;  // evicted from memory before they could be written
   int64_t num_bad_files = 0;
+  int64_t num_write_errors = 0;  // blocks that a fault of the disk or directory kept out
 };
 
 // What speculation has done since the engine was made.
@@ -66,13 +67,24 @@ struct EngineReading {
   Histogram::Reading step_tokens;        // of the engine's steps
   // Since the engine began a step or finished a part of a long one; 0 while it has nothing to do.
   double last_progress_s = 0;
+  int64_t num_warnings = 0;  // that came while the engine ran
 
   double kv_usage() const;  // 0 to 1
 };
 
+// The state of the process.
+struct ProcessReading {
+  int64_t resident_bytes = 0;      // 0: not known
+  int64_t num_lost_log_lines = 0;  // that could not be written
+};
+
+// The memory of this process, as the kernel counts it now.
+int64_t resident_bytes();
+
 struct MetricsSources {
   std::string_view model_name;  // any bytes
   const HttpMetrics& http;
+  ProcessReading process = {};
   const RequestMetrics* requests = nullptr;  // null: the model is not loaded
   const EngineReading* engine = nullptr;     // null: the model is not loaded
 };

@@ -1,4 +1,5 @@
 // Views come on the engine's thread, which only passes them on; the connection writes their text.
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <utility>
@@ -71,6 +72,17 @@ void answer_state(const Call& call, Json about, const EngineView& view) {
   call.answer_json(std::move(body));
 }
 
+// Those of the start, and those that came while the engine ran; of the KV store's some are both.
+Json warnings_of(const EngineService& service) {
+  Json warnings = service.warnings();
+  for (const std::string& warning : service.snapshot().warnings) {
+    if (std::ranges::find(service.warnings(), warning) == service.warnings().end()) {
+      warnings.push_back(warning);
+    }
+  }
+  return warnings;
+}
+
 // What a page has to know once, and the newest view as text. The worker does not wait for the view:
 // the engine's thread, which makes it, gives the answer to a worker, since a log may block.
 void state(const Call& call, std::shared_ptr<const ServedModel> model) {
@@ -78,7 +90,8 @@ void state(const Call& call, std::shared_ptr<const ServedModel> model) {
       {"model", call.context->state.names()[0]},
       {"version", call.context->version},
       {"max_model_len", model->service.max_model_len()},
-      {"timeline", model->service.timeline(std::chrono::nanoseconds(0)).has_value()}};
+      {"timeline", model->service.timeline(std::chrono::nanoseconds(0)).has_value()},
+      {"warnings", warnings_of(model->service)}};
   model->service.watch([call, about](const std::shared_ptr<const EngineView>& view) {
     call.context->workers.post([call, about, view] { answer_state(call, about, *view); });
     return false;

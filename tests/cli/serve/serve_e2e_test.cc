@@ -1,8 +1,14 @@
 // The ends of `sluice serve`: signals while it is idle, reads a prompt and streams, and an engine
 // that fails.
+#include <filesystem>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "cli/nan_weights.h"
 #include "cli/serve/server_under_test.h"
@@ -107,6 +113,151 @@ TEST_F(Serve, StartsAgainAfterItWasKilled) {
   ServerUnderTest again(on_tiny("serve", {"--port", std::to_string(port)}));
   EXPECT_EQ(again.port(), port);
   EXPECT_TRUE(streaming(again) != nullptr);
+}
+
+// What it says is lost, so it is found by its socket.
+class Unheard : public Serve {
+ protected:
+  ~Unheard() override {
+    if (child_ > 0) kill(child_, SIGKILL);
+    if (child_ > 0) waitpid(child_, nullptr, 0);
+  }
+
+  // `in_child` changes its descriptors.
+  void start(const std::function<void()>& in_child) {
+    std::vector<std::string> words = on_tiny("serve", {"--uds", socket()});
+    words.insert(words.begin(), SLUICE_PROGRAM);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    child_ = fork();
+    if (child_ == 0) {
+      std::signal(SIGPIPE, SIG_DFL);  // as a shell starts it
+      in_child();
+      execv(arguments[0], arguments.data());
+      _exit(127);
+    }
+    EXPECT_TRUE(ServerUnderTest::wait_for([&] { return listens(); }));
+    EXPECT_TRUE(ServerUnderTest::wait_for([&] { return status_of(get("/health")) == 200; }));
+  }
+  bool listens() const {
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    socket().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const bool result =
+        connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    close(fd);
+    return result;
+  }
+  std::string get(const std::string& path) const {
+    RawClient client(socket());
+    client.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    return client.read_answer();
+  }
+  void complete() const {
+    RawClient client(socket());
+    client.send(post_text("/v1/completions", R"({"prompt":"Once","max_tokens":2})"));
+    EXPECT_EQ(status_of(client.read_answer()), 200);
+  }
+  int num_lost_lines() const {
+    const std::string page = get("/metrics");
+    const size_t at = page.find("\nsluice:log_lines_lost_total{");
+    if (at == std::string::npos) return -1;
+    return std::stoi(page.substr(page.find("} ", at) + 2));
+  }
+  // The status after SIGTERM.
+  int end() {
+    kill(child_, SIGTERM);
+    int status = 0;
+    waitpid(std::exchange(child_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  std::string socket() const { return (place_.path() / "socket").string(); }
+
+  pid_t child_ = -1;
+  TempDir place_;
+};
+
+// As `2>&1 | logger` whose logger ends.
+TEST_F(Unheard, LivesWithoutTheReaderOfItsLog) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  start([&] {
+    dup2(ends[1], STDERR_FILENO);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+  });
+  close(ends[1]);
+  EXPECT_EQ(num_lost_lines(), 0);
+  complete();
+  close(ends[0]);
+  for (int i = 0; i < 3; ++i) complete();
+  EXPECT_TRUE(ServerUnderTest::wait_for([&] { return num_lost_lines() >= 3; })) << num_lost_lines();
+  EXPECT_EQ(end(), 0);
+}
+
+// The lowest free descriptors would be those of the socket and of files.
+TEST_F(Unheard, LivesWithoutStandardDescriptors) {
+  start([] {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(fd);
+  });
+  complete();
+  EXPECT_TRUE(ServerUnderTest::wait_for([&] { return num_lost_lines() >= 3; }));
+  for (const char* fd : {"0", "1", "2"}) {
+    const std::string path = "/proc/" + std::to_string(child_) + "/fd/" + fd;
+    EXPECT_EQ(std::filesystem::read_symlink(path), "/dev/null") << fd;
+  }
+  EXPECT_EQ(end(), 0);
+}
+
+// The signal of a terminal that was closed; under nohup it is ignored.
+TEST_F(Serve, DrainsWhenItsTerminalIsClosed) {
+  ServerUnderTest server(words({"--drain-timeout", "600"}));
+  server.send_signal(SIGHUP);
+  EXPECT_EQ(server.wait_exit(), 0) << server.log();
+  EXPECT_TRUE(server.has_logged("draining"));
+}
+
+// A limit of file sizes takes the place of a full disk.
+TEST_F(Serve, SaysThatItsStoreCannotBeWritten) {
+  const TempDir store;
+  const auto limit = [] {
+    const rlimit bytes = {6000, 6000};
+    setrlimit(RLIMIT_FSIZE, &bytes);
+  };
+  ServerUnderTest server(
+      words({"--kv-store", store.path().string(), "--kv-store-min-tokens", "0", "--log-json"}),
+      limit);
+  std::string prompt;
+  for (int i = 0; i < 400; ++i) prompt += "a b ";
+  for (int i = 0; i < 2; ++i) {
+    RawClient client(server.port());
+    client.send(post_text("/v1/completions", R"({"max_tokens":1,"prompt":")" + prompt + "\"}"));
+    EXPECT_EQ(status_of(client.read_answer()), 200);
+    prompt = "b " + prompt;
+  }
+  EXPECT_TRUE(ServerUnderTest::wait_for([&] {
+    return server.has_logged("KV store: cannot write");
+  })) << server.log();
+  const auto get = [&](const std::string& path) {
+    RawClient client(server.port());
+    client.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    return client.read_answer();
+  };
+  EXPECT_TRUE(has(get("/sluice/state"), "KV store: cannot write"));
+  const std::string page = get("/metrics");
+  for (const char* name : {"sluice:store_write_errors_total", "sluice:warnings_total"}) {
+    const size_t at = page.find("\n" + std::string(name) + "{");
+    ASSERT_NE(at, std::string::npos) << name;
+    EXPECT_EQ(page.substr(page.find("} ", at) + 2, 2), "1\n") << name;
+  }
+  server.send_signal(SIGTERM);
+  EXPECT_EQ(server.wait_exit(), 0);
+  const std::string log = server.log();
+  const size_t first = log.find("KV store: cannot write");
+  EXPECT_EQ(log.find("KV store: cannot write", first + 1), std::string::npos) << log;
+  EXPECT_TRUE(has(log, R"("event":"warning","warning":"KV store)")) << log;
 }
 
 // Every answer says that the engine failed, /health says so as long as the process lives, and it

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,8 +28,11 @@ inline constexpr std::chrono::seconds kPatience{60};
 class ServerUnderTest {
  public:
   // `words` follow the program's name. Returns when the server serves, has ended, or is overdue.
-  explicit ServerUnderTest(const std::vector<std::string>& words) {
+  // `in_child` is called before the program starts, for limits.
+  explicit ServerUnderTest(const std::vector<std::string>& words,
+                           const std::function<void()>& in_child = {}) {
     child_ = fork();
+    if (child_ == 0 && in_child) in_child();
     if (child_ == 0) run(words);
     wait_for([this] { return has_logged("\nserving ") || has_ended(); });
     EXPECT_TRUE(has_logged("\nserving ")) << log();

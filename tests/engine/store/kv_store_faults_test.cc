@@ -103,7 +103,7 @@ TEST_P(KvStoreFaults, DamagedFilesAreComputed) {
   const std::vector<StoredFile> files = store_.blocks();
   for (size_t i = 0; i < files.size(); ++i) {
     const uint64_t offsets[] = {20, 100, 4000, 4096 + 7, 8192 + 100, files[i].num_bytes - 1};
-    flip_bit(files[i].path, offsets[i % std::size(offsets)]);
+    flip_bit(files[i].path.whole(), offsets[i % std::size(offsets)]);
     EXPECT_LT(expect_right_answer("damaged").num_stored_tokens, kStoredTokens) << i;
     EXPECT_EQ(stats_.num_store_bad_files, 1) << i;
     EXPECT_EQ(num_warnings_, 1);
@@ -116,9 +116,9 @@ TEST_P(KvStoreFaults, MissingAndCutFilesAreComputed) {
     const std::vector<StoredFile> files = store_.blocks();
     for (size_t i = 0; i < files.size(); i += 5) {
       if (cut_to == SIZE_MAX) {
-        std::filesystem::remove(files[i].path);
+        std::filesystem::remove(files[i].path.whole());
       } else {
-        std::filesystem::resize_file(files[i].path, cut_to);
+        std::filesystem::resize_file(files[i].path.whole(), cut_to);
       }
     }
     EXPECT_LT(expect_right_answer("cut").num_stored_tokens, kStoredTokens);
@@ -131,9 +131,9 @@ TEST_P(KvStoreFaults, ExchangedFilesAreComputed) {
   const std::vector<StoredFile> files = store_.blocks();
   for (size_t i = 0; i + 1 < files.size(); i += 2) {
     const std::filesystem::path aside = store_.path() / "aside";
-    std::filesystem::rename(files[i].path, aside);
-    std::filesystem::rename(files[i + 1].path, files[i].path);
-    std::filesystem::rename(aside, files[i + 1].path);
+    std::filesystem::rename(files[i].path.whole(), aside);
+    std::filesystem::rename(files[i + 1].path.whole(), files[i].path.whole());
+    std::filesystem::rename(aside, files[i + 1].path.whole());
   }
   EXPECT_EQ(expect_right_answer("exchanged").num_stored_tokens, 0);
   expect_repaired();
@@ -174,7 +174,7 @@ TEST_P(KvStoreFaults, ReadOnlyChangesNothing) {
   expect_all_same(run_jobs(*engine, jobs_), reference_, "read-only");
   EXPECT_EQ(engine->stats().num_stored_tokens, kStoredTokens);
   run_jobs(*engine, {{random_tokens(150, 2), sampled(5, 2)}});
-  flip_bit(store_.blocks()[0].path, 5000);
+  flip_bit(store_.blocks()[0].path.whole(), 5000);
   EXPECT_TRUE(engine->flush_store());
   EXPECT_EQ(files.num_changes, 0);
   EXPECT_EQ(store_.blocks().size(), kStoredBlocks);

@@ -114,6 +114,7 @@ TEST(AppWatch, StateHasTheEngine) {
   EXPECT_EQ(state["model"], "tiny");
   EXPECT_EQ(state["max_model_len"], 512);
   EXPECT_EQ(state["timeline"], false);
+  EXPECT_TRUE(state["warnings"].is_array());
   const Json& view = state["view"];
   EXPECT_EQ(view["tokens"]["computed"], 100);
   EXPECT_EQ(view["tokens"]["generated"], 4);

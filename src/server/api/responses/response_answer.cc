@@ -45,8 +45,9 @@ ResponseAnswer::ResponseAnswer(const AnswerOptions& options, const ResponseFacts
 void ResponseAnswer::take(const AnswerDelta& delta, const ResponseItems::Write& write) {
   ChoicePart part = choice_.take(delta);
   if (logprobs_ && !part.logprobs.is_null()) {
-    logprobs_->take(delta.output.token_ids, std::move(part.logprobs["content"]),
-                    delta.output.finished());
+    std::optional<AnswerEnd> end;
+    if (delta.output.finished()) end = end_of(delta.output);
+    logprobs_->take(delta.output.token_ids, std::move(part.logprobs["content"]), end);
   }
   items_.take(part.events, write);
   usage_.add(delta, choice_.num_thought_tokens());

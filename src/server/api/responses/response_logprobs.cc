@@ -10,15 +10,16 @@ ResponseLogprobs::ResponseLogprobs(const AnswerOptions& options, const Tokenizer
     : scanner_(scanner_format(options), options.tools),
       detokenizer_(tokenizer, options.skip_special_tokens) {}
 
-void ResponseLogprobs::take(const std::vector<int32_t>& ids, Json entries, bool is_last) {
+void ResponseLogprobs::take(const std::vector<int32_t>& ids, Json entries,
+                            std::optional<AnswerEnd> end) {
   for (size_t i = 0; i < ids.size() && i < entries.size(); ++i) {
     const std::string text = detokenizer_.push(ids[i]);
     waiting_.push_back({std::move(entries[i]), text.size()});
     place(scanner_.push(text));
   }
-  if (!is_last) return;
+  if (!end) return;
   place(scanner_.push(detokenizer_.finish()));
-  place(scanner_.finish());
+  place(scanner_.finish(*end));
   leave_text();
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ class ResponseLogprobs {
   // Aliasing: `tokenizer` must outlive this object.
   ResponseLogprobs(const AnswerOptions& options, const Tokenizer& tokenizer);
 
-  // Takes the next tokens and the entry of each. Order: before the items of the same part.
-  void take(const std::vector<int32_t>& ids, Json entries, bool is_last);
+  // Takes the next tokens and the entry of each; of the last ones also why the answer ended. Order:
+  // before the items of the same part.
+  void take(const std::vector<int32_t>& ids, Json entries, std::optional<AnswerEnd> end);
 
   // The entries of the text with this number so far: a list.
   const Json& of_text(size_t number) const;
