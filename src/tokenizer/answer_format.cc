@@ -35,7 +35,8 @@ Json probe_tools() {
                            {"required", Json::array({kFormatProbe})}};
   return Json::array(
       {{{"type", "function"},
-        {"function", {{"name", kFormatProbe}, {"description", kFormatProbe}, {"parameters", parameters}}}}});
+        {"function",
+         {{"name", kFormatProbe}, {"description", kFormatProbe}, {"parameters", parameters}}}}});
 }
 
 // Nothing if the template refuses the conversation.
@@ -64,7 +65,8 @@ bool reads_call(ToolFormat format, std::string_view answer) {
   AnswerScanner scanner({.tools = format}, {kFormatProbe});
   const std::vector<AnswerEvent> events = scanner.push(answer);
   const auto found = std::ranges::find(events, AnswerEvent::Kind::kArguments, &AnswerEvent::kind);
-  return found != events.end() && Json::parse(found->text, nullptr, false) == Json{{kFormatProbe, 1}};
+  return found != events.end() &&
+         Json::parse(found->text, nullptr, false) == Json{{kFormatProbe, 1}};
 }
 
 // Hermes' calls may stand anywhere in a message. Llama's are the whole of it, so its message must
@@ -93,7 +95,8 @@ ToolFormat recognise_tools(const ChatTemplate& chat_template) {
 
 // The thought of the probe is not a part of a template's own text; the tags around it are.
 bool recognise_thoughts(const ChatTemplate& chat_template) {
-  const Json thought = {{"role", "assistant"}, {"content", kFormatProbe}, {"reasoning_content", kFormatProbe}};
+  const Json thought = {
+      {"role", "assistant"}, {"content", kFormatProbe}, {"reasoning_content", kFormatProbe}};
   const Json conversations[] = {Json::array({user_message()}),
                                 Json::array({user_message(), thought})};
   for (const Json& messages : conversations) {
