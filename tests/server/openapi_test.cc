@@ -210,7 +210,7 @@ bool is_read(const std::string& schema, const std::string& body) {
     const Json json = Json::parse(body);
     const Json messages = json.value("messages", Json());
     if (schema.find("Message") != 0 && messages.is_array()) {
-      prepare_messages(messages, [](std::string_view) { return true; });
+      prepare_messages(messages, {});
     }
   } catch (const std::exception&) {
     return false;

@@ -52,7 +52,7 @@ void chat(const Call& call, std::shared_ptr<const ServedModel> model) {
   answer(call, std::move(model), *request, options);
 }
 
-void count_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
+void count_chat_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_chat(call.body, model->rules);
   if (const auto* request = call.value_or_fail(read)) answer_input_tokens(call, *model, *request);
 }
@@ -63,7 +63,7 @@ void add_generation_routes(http::Router& router, ServerContext& context) {
   add_model_route(router, context, {.pattern = "/v1/completions", .answering = complete});
   add_model_route(router, context, {.pattern = "/v1/chat/completions", .answering = chat});
   add_model_route(router, context,
-                  {.pattern = "/v1/chat/completions/input_tokens", .answering = count_tokens});
+                  {.pattern = "/v1/chat/completions/input_tokens", .answering = count_chat_tokens});
 }
 
 }  // namespace sluice::server

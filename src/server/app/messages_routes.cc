@@ -25,7 +25,7 @@ void messages(const Call& call, std::shared_ptr<const ServedModel> model) {
 }
 
 // The tokens of the prompt that the same body would get from /v1/messages.
-void count_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
+void count_message_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_message_count(call.body, model->rules);
   const api::ChatRequest* request = call.value_or_fail(read);
   if (request == nullptr) return;
@@ -42,7 +42,7 @@ void add_messages_routes(http::Router& router, ServerContext& context) {
       {.pattern = "/v1/messages", .answering = messages, .faults = api::message_fault_body});
   add_model_route(router, context,
                   {.pattern = "/v1/messages/count_tokens",
-                   .answering = count_tokens,
+                   .answering = count_message_tokens,
                    .faults = api::message_fault_body});
 }
 

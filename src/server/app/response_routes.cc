@@ -22,7 +22,7 @@ void respond(const Call& call, std::shared_ptr<const ServedModel> model) {
   generate(call, std::move(model), *request, options, std::move(writer));
 }
 
-void count_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
+void count_response_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_response(call.body, model->rules);
   if (const auto* request = call.value_or_fail(read)) answer_input_tokens(call, *model, *request);
 }
@@ -32,7 +32,7 @@ void count_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
 void add_response_routes(http::Router& router, ServerContext& context) {
   add_model_route(router, context, {.pattern = "/v1/responses", .answering = respond});
   add_model_route(router, context,
-                  {.pattern = "/v1/responses/input_tokens", .answering = count_tokens});
+                  {.pattern = "/v1/responses/input_tokens", .answering = count_response_tokens});
 }
 
 }  // namespace sluice::server

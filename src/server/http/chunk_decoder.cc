@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/hex.h"
 #include "server/http/head_parser.h"
 
 namespace sluice::http {
@@ -12,13 +13,6 @@ namespace {
 
 // Above any body limit that fits in memory, and far from overflow.
 constexpr size_t kMaxSizeDigits = 12;
-
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 bool is_control(char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f; }
 

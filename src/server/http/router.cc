@@ -6,15 +6,11 @@
 
 #include <fmt/format.h>
 
+#include "core/hex.h"
 #include "core/printable.h"
 
 namespace sluice::http {
 namespace {
-
-int hex_value(char c) {
-  const size_t at = std::string_view("0123456789abcdef0123456789ABCDEF").find(c);
-  return at == std::string_view::npos ? -1 : static_cast<int>(at % 16);
-}
 
 std::optional<std::string> decode(std::string_view text) {
   std::string decoded;

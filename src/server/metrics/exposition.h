@@ -3,6 +3,7 @@
 // Used by everything that has metrics to show. Thread rule: one thread at a time.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,11 @@ class Exposition {
   // Begins a metric; the samples that follow are of it. Its help is escaped.
   // REQUIRES: the name is that of a metric and new; that of a counter ends in "_total".
   void counter(std::string_view name, std::string_view help) { begin(name, "counter", help); }
+  // The same for a counter of one sample, which has this value.
+  void counter(std::string_view name, std::string_view help, int64_t value) {
+    counter(name, help);
+    sample(static_cast<double>(value));
+  }
   void gauge(std::string_view name, std::string_view help) { begin(name, "gauge", help); }
 
   // A value of the counter or gauge. REQUIRES: no sample of it has the same labels.

@@ -32,14 +32,9 @@ void append_transfers(Exposition& page, const KvTransfers& transfers) {
   page.sample(static_cast<double>(transfers.num_hot_page_misses), Labels().add("result", "miss"));
 }
 
-void append_counter(Exposition& page, std::string_view name, std::string_view help, int64_t value) {
-  page.counter(name, help);
-  page.sample(static_cast<double>(value));
-}
-
 void append_store(Exposition& page, const StoreCounts& store) {
   const auto count = [&](std::string_view name, std::string_view help, int64_t value) {
-    append_counter(page, name, help, value);
+    page.counter(name, help, value);
   };
   count("sluice:store_read_bytes_total", "Bytes of files read from the KV store.",
         store.read_bytes);
@@ -57,7 +52,7 @@ void append_store(Exposition& page, const StoreCounts& store) {
 // vLLM's names.
 void append_drafts(Exposition& page, const DraftCounts& drafts) {
   const auto count = [&](std::string_view name, std::string_view help, int64_t value) {
-    append_counter(page, name, help, value);
+    page.counter(name, help, value);
   };
   count("vllm:spec_decode_num_drafts_total", "Drafts that were verified.", drafts.num_drafts);
   count("vllm:spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
@@ -79,8 +74,8 @@ void append_engine(Exposition& page, const EngineReading& engine) {
                      .add("block_size", std::to_string(engine.block_tokens))
                      .add("num_gpu_blocks", std::to_string(engine.num_device_blocks))
                      .add("num_cpu_blocks", std::to_string(engine.num_host_blocks)));
-  append_counter(page, "vllm:num_preemptions_total", "Running requests that lost their KV memory.",
-                 engine.num_preemptions);
+  page.counter("vllm:num_preemptions_total", "Running requests that lost their KV memory.",
+               engine.num_preemptions);
   if (engine.device_kv || engine.host_kv) {
     page.gauge("sluice:kv_bytes", "Bytes of KV memory, by place and state.");
     if (engine.device_kv) append_kv_bytes(page, "device", *engine.device_kv);
@@ -94,8 +89,8 @@ void append_engine(Exposition& page, const EngineReading& engine) {
   append_gauge(page, "sluice:engine_last_progress_seconds",
                "Time since the engine last began a step or finished a part of one; 0 when idle.",
                engine.last_progress_s);
-  append_counter(page, "sluice:warnings_total", "Warnings since the model was loaded.",
-                 engine.num_warnings);
+  page.counter("sluice:warnings_total", "Warnings since the model was loaded.",
+               engine.num_warnings);
 }
 
 // The name is that of Prometheus' own clients.
@@ -104,9 +99,9 @@ void append_process(Exposition& page, const ProcessReading& process) {
     append_gauge(page, "process_resident_memory_bytes", "Memory of the process.",
                  static_cast<double>(process.resident_bytes));
   }
-  append_counter(page, "sluice:log_lines_lost_total",
-                 "Lines of the log that could not be written to standard error.",
-                 process.num_lost_log_lines);
+  page.counter("sluice:log_lines_lost_total",
+               "Lines of the log that could not be written to standard error.",
+               process.num_lost_log_lines);
 }
 
 }  // namespace

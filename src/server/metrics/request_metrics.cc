@@ -8,11 +8,6 @@ namespace {
 constexpr std::array<std::string_view, kNumOutcomes> kOutcomeNames = {"stop", "length", "abort",
                                                                       "error"};
 
-void append_counter(Exposition& page, std::string_view name, std::string_view help, int64_t value) {
-  page.counter(name, help);
-  page.sample(static_cast<double>(value));
-}
-
 }  // namespace
 
 std::string_view outcome_name(Outcome outcome) {
@@ -43,22 +38,22 @@ TokenTotals RequestMetrics::totals() const {
 
 void RequestMetrics::append_counters(Exposition& page) const {
   const TokenTotals tokens = totals();
-  append_counter(page, "vllm:prompt_tokens_total", "Prompt tokens, computed or cached.",
-                 tokens.num_prompt());
-  append_counter(page, "vllm:generation_tokens_total", "Generated tokens.", tokens.num_generated);
-  append_counter(page, "vllm:prompt_tokens_cached_total",
-                 "Prompt tokens that were found by prefix caching or in the KV store.",
-                 tokens.num_cached + tokens.num_stored);
+  page.counter("vllm:prompt_tokens_total", "Prompt tokens, computed or cached.",
+               tokens.num_prompt());
+  page.counter("vllm:generation_tokens_total", "Generated tokens.", tokens.num_generated);
+  page.counter("vllm:prompt_tokens_cached_total",
+               "Prompt tokens that were found by prefix caching or in the KV store.",
+               tokens.num_cached + tokens.num_stored);
   page.counter("vllm:prompt_tokens_cached_by_source_total",
                "Prompt tokens that were found and not computed, by the memory that held them.");
   page.sample(static_cast<double>(cached_device_tokens_.value()), Labels().add("source", "device"));
   page.sample(static_cast<double>(cached_host_tokens_.value()), Labels().add("source", "host"));
   page.sample(static_cast<double>(stored_tokens_.value()), Labels().add("source", "disk"));
-  append_counter(page, "vllm:prefix_cache_queries_total",
-                 "Prompt tokens that were looked up in the prefix cache.", tokens.num_queried());
-  append_counter(page, "vllm:prefix_cache_hits_total",
-                 "Prompt tokens that were looked up in the prefix cache and found.",
-                 tokens.num_cached);
+  page.counter("vllm:prefix_cache_queries_total",
+               "Prompt tokens that were looked up in the prefix cache.", tokens.num_queried());
+  page.counter("vllm:prefix_cache_hits_total",
+               "Prompt tokens that were looked up in the prefix cache and found.",
+               tokens.num_cached);
   page.counter("vllm:request_success_total", "Requests that have ended, by the reason.");
   for (size_t i = 0; i < kNumOutcomes; ++i) {
     page.sample(static_cast<double>(ended_[i].value()),
