@@ -41,7 +41,7 @@ Seen see(const fs::path& path) {
 
 // A store's directory, and one beside it to which links lead. Everything is old, so that it would
 // be evicted first.
-class ForeignFiles : public testing::Test {
+class ForeignFiles : public ::testing::Test {
  protected:
   BlockStoreOptions options(uint64_t num_blocks) {
     BlockStoreOptions options = test_options(dir());
