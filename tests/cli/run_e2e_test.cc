@@ -13,6 +13,7 @@
 
 #include "cli/count_of.h"
 #include "cli/program_under_test.h"
+#include "io/expect_error.h"
 #include "io/temp_dir.h"
 #include "support/source_dir.h"
 
@@ -221,8 +222,8 @@ TEST(Results, EndTheProgramWhenNobodyReadsThem) {
 // such.
 TEST(ClosedDescriptors, AreErrorsWhereTheyAreUsed) {
   const Words words = {"tokenize", "-m", kNeedle, "one two three"};
-  const auto with_closed = [](Words words, int fd) {
-    return run_sluice({.words = std::move(words), .in_child = [fd] {
+  const auto with_closed = [](Words given, int fd) {
+    return run_sluice({.words = std::move(given), .in_child = [fd] {
                          alarm(120);
                          close(fd);
                        }});

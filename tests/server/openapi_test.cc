@@ -210,7 +210,8 @@ bool is_read(const std::string& schema, const std::string& body) {
     const Json json = Json::parse(body);
     const Json messages = json.value("messages", Json());
     if (schema.find("Message") != 0 && messages.is_array()) {
-      prepare_messages(messages, {});
+      const std::vector<std::string> roles = {"system", "developer", "user", "assistant", "tool"};
+      prepare_messages(messages, {.part_roles = roles});
     }
   } catch (const std::exception&) {
     return false;

@@ -122,6 +122,7 @@ NodePtr ExpressionParser::binary(Op op, NodePtr left, NodePtr right, int line) {
   return node;
 }
 
+// expression = or ["if" or ["else" expression]]
 NodePtr ExpressionParser::expression() {
   const Nesting nesting(nesting_, tokens_.line());
   NodePtr node = parse_or();
@@ -181,6 +182,7 @@ NodePtr ExpressionParser::target(bool members) {
   return node;
 }
 
+// or = and {"or" and}
 NodePtr ExpressionParser::parse_or() {
   NodePtr left = parse_and();
   while (tokens_.is_name("or")) {
@@ -190,6 +192,7 @@ NodePtr ExpressionParser::parse_or() {
   return left;
 }
 
+// and = not {"and" not}
 NodePtr ExpressionParser::parse_and() {
   NodePtr left = parse_not();
   while (tokens_.is_name("and")) {
@@ -199,6 +202,7 @@ NodePtr ExpressionParser::parse_and() {
   return left;
 }
 
+// not = "not" not | compare
 NodePtr ExpressionParser::parse_not() {
   if (!tokens_.is_name("not")) return parse_compare();
   const Nesting nesting(nesting_, tokens_.line());
@@ -208,6 +212,7 @@ NodePtr ExpressionParser::parse_not() {
   return node;
 }
 
+// compare = sum {("==" | "!=" | "<" | "<=" | ">" | ">=" | ["not"] "in") sum}, a chain as in Python
 NodePtr ExpressionParser::parse_compare() {
   constexpr std::array<std::pair<std::string_view, Op>, 6> kOps = {{{"==", Op::kEq},
                                                                     {"!=", Op::kNe},
@@ -235,6 +240,7 @@ NodePtr ExpressionParser::parse_compare() {
   return node ? std::move(node) : std::move(left);
 }
 
+// sum = concat {("+" | "-") concat}
 NodePtr ExpressionParser::parse_sum() {
   NodePtr left = parse_concat();
   while (tokens_.is_operator("+") || tokens_.is_operator("-")) {
@@ -244,6 +250,7 @@ NodePtr ExpressionParser::parse_sum() {
   return left;
 }
 
+// concat = product {"~" product}
 NodePtr ExpressionParser::parse_concat() {
   NodePtr first = parse_product();
   if (!tokens_.is_operator("~")) return first;
@@ -253,6 +260,7 @@ NodePtr ExpressionParser::parse_concat() {
   return node;
 }
 
+// product = power {("*" | "/" | "//" | "%") power}
 NodePtr ExpressionParser::parse_product() {
   constexpr std::array<std::pair<std::string_view, Op>, 4> kOps = {
       {{"*", Op::kMul}, {"/", Op::kDiv}, {"//", Op::kFloorDiv}, {"%", Op::kMod}}};
@@ -267,6 +275,7 @@ NodePtr ExpressionParser::parse_product() {
   }
 }
 
+// power = unary {"**" unary}
 NodePtr ExpressionParser::parse_power() {
   NodePtr left = parse_unary(true);
   while (tokens_.is_operator("**")) {
@@ -276,6 +285,7 @@ NodePtr ExpressionParser::parse_power() {
   return left;
 }
 
+// unary = ("-" | "+") unary | primary with what follows it
 NodePtr ExpressionParser::parse_unary(bool with_filter) {
   const Nesting nesting(nesting_, tokens_.line());
   NodePtr node;
@@ -291,6 +301,7 @@ NodePtr ExpressionParser::parse_unary(bool with_filter) {
   return with_filter ? parse_filters_and_tests(std::move(node)) : std::move(node);
 }
 
+// primary = name | literal | "(" tuple ")" | list | dict
 NodePtr ExpressionParser::parse_primary() {
   if (tokens_.is_operator("(")) return parse_parenthesis();
   if (tokens_.is_operator("[")) return parse_list();
