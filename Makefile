@@ -59,11 +59,11 @@ deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out 
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow -LE release
 	@cmake --preset asan >/dev/null
 	@cmake --build --preset asan --target all release_tests
-	@SLUICE_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -LE "gpu|slow"
-	@SLUICE_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -L release
+	@SLUICE_TEST_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -LE "gpu|slow"
+	@SLUICE_TEST_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -L release
 	@cmake --preset tsan >/dev/null
 	@cmake --build --preset tsan --target $(DEEP_TSAN_TESTS)
-	@SLUICE_SAMPLE=all SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
+	@SLUICE_TEST_SAMPLE=all SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
 	  --output-on-failure --no-tests=error --timeout 7200 -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))(_whole)?$$'
 
 bench:  ## build and run the benchmarks (some minutes)

@@ -56,7 +56,7 @@ endfunction()
 # name_gpu, that asks for the GPU. ONE_THREAD: the code under test runs in one thread, or other
 # tests cover its threads; ThreadSanitizer builds leave the program out. COST: its approximate
 # seconds under sanitizers; ctest starts the longest ones first. SAMPLE n: under ThreadSanitizer the
-# entry runs every n-th test of the program, to save time; the variable SLUICE_SAMPLE of the
+# entry runs every n-th test of the program, to save time; the variable SLUICE_TEST_SAMPLE of the
 # environment, when CMake runs, chooses which. The entry name_whole, for make deep-test, runs all.
 # The program's files are compiled as one (sluice_unity) unless they are SEPARATE, because names in
 # their anonymous namespaces are the same.
@@ -90,8 +90,8 @@ function(sluice_test name)
   endif()
   if(ARG_SAMPLE AND SLUICE_SANITIZE MATCHES thread)
     set(sample 0)
-    if("$ENV{SLUICE_SAMPLE}" MATCHES "^[0-9]+$")
-      math(EXPR sample "$ENV{SLUICE_SAMPLE} % ${ARG_SAMPLE}")
+    if("$ENV{SLUICE_TEST_SAMPLE}" MATCHES "^[0-9]+$")
+      math(EXPR sample "$ENV{SLUICE_TEST_SAMPLE} % ${ARG_SAMPLE}")
     endif()
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SAMPLE};GTEST_SHARD_INDEX=${sample}")

@@ -29,7 +29,7 @@ void run(const uint8_t* data, size_t size) {
 void run_with_variants(const Bytes& file) {
   run(file.data(), file.size());
   const size_t step = std::max<size_t>(1, file.size() / kMaxVariants);
-  const char* sample = std::getenv("SLUICE_SAMPLE");  // another one takes other positions
+  const char* sample = std::getenv("SLUICE_TEST_SAMPLE");  // another one takes other positions
   const size_t first = sample == nullptr ? 0 : std::strtoull(sample, nullptr, 10) % step;
   for (size_t i = first; i < file.size(); i += step) run(file.data(), i);
   Bytes damaged = file;

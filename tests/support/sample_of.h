@@ -1,9 +1,9 @@
 // Which cases of a grid a sanitized build runs: every n-th, and over many commits all.
 //
 // A sanitizer makes a case up to 20 times slower, and what it looks for does not depend on every
-// size. Builds without one run all cases. SLUICE_SAMPLE is the number of the sample (CI takes it
-// from the commit); with SLUICE_SAMPLE=all sanitized builds run all cases, too. Thread rule: any
-// thread.
+// size. Builds without one run all cases. SLUICE_TEST_SAMPLE is the number of the sample (CI takes
+// it from the commit); with SLUICE_TEST_SAMPLE=all sanitized builds run all cases, too. Thread
+// rule: any thread.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace sluice::testing {
 // Whether this build runs case `index` of a grid of which a sanitized one runs every `every`-th.
 inline bool in_sample(size_t index, size_t every) {
   if (!kSanitized) return true;
-  const char* given = std::getenv("SLUICE_SAMPLE");
+  const char* given = std::getenv("SLUICE_TEST_SAMPLE");
   if (given == nullptr) return index % every == 0;
   if (std::string_view(given) == "all") return true;
   return (index + std::strtoull(given, nullptr, 10)) % every == 0;

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "io/expect_error.h"
 #include "server/answer_rig.h"
 #include "server/api/answer_body.h"
 #include "server/api/answer_choice.h"
@@ -341,7 +342,10 @@ TEST(ResponseWriter, TextsHaveLogprobsIfAskedFor) {
       for (const Json& byte : entry["bytes"]) bytes += static_cast<char>(byte.get<int>());
       EXPECT_EQ(entry["top_logprobs"].size(), 1U);
     }
-    EXPECT_NE(bytes.find(part["text"].get<std::string>()), bytes.npos) << bytes;
+    // Line ends next to calls are known to be text only later, when their tokens are of no text.
+    std::string text = part["text"];
+    text.erase(0, text.find_first_not_of('\n'));
+    EXPECT_TRUE(contains(bytes, text));
     EXPECT_EQ(bytes.find("</"), bytes.npos) << bytes << ": a tag of a thought or a call";
     ++num_texts;
   }
