@@ -60,8 +60,9 @@ TEST(AnswerBody, Chat) {
             R"("usage":{"prompt_tokens":3,"completion_tokens":13,"total_tokens":16,)"
             R"("prompt_tokens_details":{"cached_tokens":2},)"
             R"("completion_tokens_details":{"reasoning_tokens":6}},)"
-            R"("timings":{"cache_n":2,"prompt_n":1,"prompt_ms":100.0,"prompt_per_second":10.0,)"
-            R"("predicted_n":13,"predicted_ms":0.0,"predicted_per_second":0.0,)"
+            R"("timings":{"cache_n":2,"prompt_n":1,"prompt_ms":100.0,"prompt_per_token_ms":100.0,)"
+            R"("prompt_per_second":10.0,"predicted_n":13,"predicted_ms":0.0,)"
+            R"("predicted_per_token_ms":0.0,"predicted_per_second":0.0,)"
             R"("cache":{"device":1,"host":0,"disk":1}}})");
 }
 
@@ -97,8 +98,9 @@ TEST(AnswerBody, Completions) {
           R"(],"usage":{"prompt_tokens":3,"completion_tokens":6,"total_tokens":9,)"
           R"("prompt_tokens_details":{"cached_tokens":3},)"
           R"("completion_tokens_details":{"reasoning_tokens":0}},)"
-          R"("timings":{"cache_n":3,"prompt_n":0,"prompt_ms":250.0,"prompt_per_second":0.0,)"
-          R"("predicted_n":6,"predicted_ms":150.0,"predicted_per_second":40.0}})");
+          R"("timings":{"cache_n":3,"prompt_n":0,"prompt_ms":250.0,"prompt_per_token_ms":0.0,)"
+          R"("prompt_per_second":0.0,"predicted_n":6,"predicted_ms":150.0,)"
+          R"("predicted_per_token_ms":50.0,"predicted_per_second":20.0}})");
 }
 
 // Only where the request's limit did not count.
@@ -133,6 +135,48 @@ TEST(AnswerBody, ReasoningFields) {
     EXPECT_EQ(choice_of(options, output)["message"].dump(), message) << name;
   }
   EXPECT_FALSE(api::find_reasoning_field("Both"));
+}
+
+// Under no name, and not in the content; their tokens and what is asked for of each are there.
+TEST(AnswerBody, ThoughtsMayBeLeftOut) {
+  api::AnswerOptions options = chat_options();
+  options.format = {.thinks = true, .starts_in_thought = true};
+  options.include_thoughts = false;
+  options.return_token_ids = true;
+  const RequestOutput output = output_of("a</think>b", {'a', kEndThink, 'b', kEnd});
+  for (const char* name : {"both", "reasoning_content", "reasoning", "none"}) {
+    options.reasoning_field = api::find_reasoning_field(name).value();
+    const testing::Json body = testing::Json::parse(body_of(options, {output}));
+    const testing::Json& choice = body["choices"][0];
+    EXPECT_EQ(choice["message"].dump(), R"({"content":"b","refusal":null,"role":"assistant"})")
+        << name;
+    EXPECT_EQ(choice["token_ids"].size(), 4u) << name;
+    EXPECT_EQ(body["usage"]["completion_tokens"], 4) << name;
+    EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 2) << name;
+  }
+}
+
+// In both shapes, of the token and of the likeliest; the text stays.
+TEST(AnswerBody, TokensMayBeNamedByTheirIds) {
+  RequestOutput output = output_of("Hi", {kHi});
+  output.logprobs = {testing::entry(kHi, -0.5f, {{kHi, -0.5f}, {'x', -1.0f}})};
+  for (api::AnswerOptions options : {chat_options(), text_options({{.ids = {1}}})}) {
+    options.logprobs = 2;
+    options.token_names = api::TokenNames::kIds;
+    const testing::Json choice = choice_of(options, output);
+    const testing::Json& logprobs = choice["logprobs"];
+    if (options.route == api::AnswerRoute::kChat) {
+      const testing::Json& token = logprobs["content"][0];
+      EXPECT_EQ(choice["message"]["content"], "Hi");
+      EXPECT_EQ(token["token"], "token_id:256");
+      EXPECT_EQ(token["bytes"].dump(), "[72,105]");
+      EXPECT_EQ(token["top_logprobs"][1]["token"], "token_id:120");
+    } else {
+      EXPECT_EQ(choice["text"], "Hi");
+      EXPECT_EQ(logprobs["tokens"].dump(), R"(["token_id:256"])");
+      EXPECT_EQ(logprobs["top_logprobs"].dump(), R"([{"token_id:120":-1.0,"token_id:256":-0.5}])");
+    }
+  }
 }
 
 TEST(AnswerBody, ToolCalls) {

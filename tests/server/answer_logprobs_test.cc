@@ -97,6 +97,18 @@ TEST(LegacyLogprobs, NamesAreDifferent) {
                 {"bytes:\\xbc", -0.5}, {"bytes:\\xbd", -1.0}, {"", -2.0}, {"token_id:901", -3.0}}));
 }
 
+// The echoed prompt's, too; offsets count the texts.
+TEST(LegacyLogprobs, NamesMayBeIds) {
+  api::LegacyLogprobs logprobs(answer_tokenizer(), 1, true, api::TokenNames::kIds);
+  OrderedJson lists = api::LegacyLogprobs::empty();
+  logprobs.append_prompt({.ids = {kHi, 0xC3}}, {{}, entry(0xC3, -0.5f, {{0xC4, -0.25f}})}, lists);
+  logprobs.append_answer({entry('z', -1.0f, {{'z', -1.0f}})}, lists);
+  EXPECT_EQ(lists["tokens"].dump(), R"(["token_id:256","token_id:195","token_id:122"])");
+  EXPECT_EQ(lists["top_logprobs"].dump(),
+            R"([null,{"token_id:195":-0.5,"token_id:196":-0.25},{"token_id:122":-1.0}])");
+  EXPECT_EQ(lists["text_offset"].dump(), "[0,2,3]");
+}
+
 // lm-eval's request: ids, echo, one likeliest token. It reads [ctxlen:-1] of both lists and
 // compares the chosen value with the largest of the map.
 TEST(LegacyLogprobs, OfEchoedIds) {

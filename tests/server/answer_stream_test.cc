@@ -22,7 +22,9 @@ using testing::Client;
 using testing::cut;
 using testing::Json;
 using testing::kEnd;
+using testing::kEndThink;
 using testing::kHi;
+using testing::kThink;
 using testing::outputs_of;
 using testing::sse_data;
 using testing::text_options;
@@ -93,8 +95,9 @@ TEST(AnswerStream, Chat) {
                                  R"("total_tokens":9,"prompt_tokens_details":{"cached_tokens":0},)"
                                  R"("completion_tokens_details":{"reasoning_tokens":0}},)"
                                  R"("timings":{"cache_n":0,"prompt_n":3,"prompt_ms":10.0,)"
+                                 R"("prompt_per_token_ms":3.3333333333333335,)"
                                  R"("prompt_per_second":300.0,"predicted_n":6,"predicted_ms":10.0,)"
-                                 R"("predicted_per_second":600.0}})"),
+                                 R"("predicted_per_token_ms":2.0,"predicted_per_second":500.0}})"),
              "[DONE]"}));
 }
 
@@ -127,6 +130,49 @@ TEST(AnswerStream, Completions) {
                                              R"(0"a"null[260]null3)", R"(0""nullnull"stop"3)",
                                              R"(1""nullnull"abort"3)"}));
   EXPECT_TRUE(text.ends_with("data: [DONE]\n\n"));
+}
+
+// So far, in each chunk that the answer makes; the first token's time is the prompt's.
+TEST(AnswerStream, TimingsPerToken) {
+  api::AnswerOptions options = chat_options();
+  options.timings_per_token = true;
+  api::AnswerStream stream = stream_of(shared(options));
+  EXPECT_FALSE(Json::parse(sse_data(rendered(stream.start())).at(0)).contains("timings"));
+  const auto timings = [&](int64_t ms, FinishReason reason = FinishReason::kNone) {
+    const auto event = stream.delta(0, output_of("a", {'a'}, reason), at_ms(ms));
+    const Json all = Json::parse(sse_data(rendered(event)).at(0))["timings"];
+    return Json{all["prompt_ms"], all["predicted_n"], all["predicted_ms"],
+                all["predicted_per_token_ms"], all["predicted_per_second"]}
+        .dump();
+  };
+  EXPECT_EQ(timings(10), "[10.0,1,0.0,0.0,0.0]");
+  EXPECT_EQ(timings(14), "[10.0,2,4.0,4.0,250.0]");
+  EXPECT_EQ(timings(20, FinishReason::kLength), "[10.0,3,10.0,5.0,200.0]");
+  EXPECT_EQ(sse_data(rendered(stream.end({}))), std::vector<std::string>{"[DONE]"});
+}
+
+// Thoughts make no chunk, whatever name they would have; their tokens count.
+TEST(AnswerStream, ThoughtsMayBeLeftOut) {
+  for (const char* field : {"both", "none"}) {
+    api::AnswerOptions options = chat_options();
+    options.format.thinks = true;
+    options.reasoning_field = api::find_reasoning_field(field).value();
+    options.include_thoughts = false;
+    options.include_usage = true;
+    api::AnswerStream stream = stream_of(shared(options));
+    Client client;
+    client.read(rendered(stream.start()));
+    const auto thought = stream.delta(0, output_of("<think>ab", {kThink, 'a', 'b'}), at_ms(1));
+    EXPECT_EQ(rendered(thought), "") << field;
+    client.read(rendered(stream.delta(
+        0, output_of("</think>Hi", {kEndThink, kHi}, FinishReason::kLength), at_ms(2))));
+    client.read(rendered(stream.end({})));
+    const Json all = client.document();
+    EXPECT_EQ(all["choices"][0]["message"].dump(),
+              R"({"content":"Hi","refusal":null,"role":"assistant"})")
+        << field;
+    EXPECT_EQ(all["usage"]["completion_tokens_details"]["reasoning_tokens"], 4) << field;
+  }
 }
 
 TEST(AnswerStream, ErrorsEndIt) {

@@ -87,9 +87,14 @@ std::vector<FieldCase> shared_cases() {
       {"stream_options",
        {"{}", R"({"include_usage":true,"continuous_usage_stats":false})", R"({"other":1})",
         R"({"include_usage":null})"},
-       {"[]", "true", R"({"include_usage":1})", R"({"continuous_usage_stats":"true"})"}},
+       {"[]", "true", R"({"include_usage":1})", R"({"continuous_usage_stats":"true"})"},
+       R"("stream":true)"},
+      {"stream_options", {"{}", "null"}, {R"({"include_usage":false})", R"({"other":1})"}},
+      {"stream_options", {"{}"}, {R"({"include_usage":null})"}, R"("stream":false)"},
       {"return_progress", {"true", "false"}, {"0", "1", "\"true\""}},
       {"return_token_ids", {"true", "false"}, {"0", "1", "\"true\""}},
+      {"return_tokens_as_token_ids", {"true", "false"}, {"0", "1", "\"true\""}},
+      {"timings_per_token", {"true", "false"}, {"0", "1", "\"true\""}},
       {"add_special_tokens", {"true", "false"}, {"0", "1", "\"true\""}},
       {"output_config",
        {"{}", R"({"effort":"high"})", R"({"effort":[1]})"},
@@ -168,6 +173,7 @@ std::vector<FieldCase> chat_cases() {
        {"\"none\"", "\"auto\""},
        {"\"required\"", "\"f\"", R"({"type":"function","function":{"name":"f"}})", "true"}},
       {"parallel_tool_calls", {"true", "false"}, {"0", "1", "\"true\""}},
+      {"include_reasoning", {"true", "false"}, {"0", "1", "\"true\""}},
   };
 }
 

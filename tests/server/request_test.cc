@@ -110,12 +110,14 @@ TEST(RequestBody, MayBeVeryNested) {
 TEST(RequestBody, UnknownMembersAreCountedAndFewNamesKept) {
   std::string members = R"(,"temprature":1,"\u001b[31m":2)";
   for (int i = 0; i < 100; ++i) members += ",\"x" + std::to_string(i) + "\":[]";
-  const CompletionRequest request = completion(members + R"(,"user":"u","stream_options":{"y":1})");
+  const CompletionRequest request =
+      completion(members + R"(,"user":"u","stream":true,"stream_options":{"y":1})");
   EXPECT_EQ(request.unknown.count, 103u);
   ASSERT_EQ(request.unknown.names.size(), UnknownFields::kMaxKept);
   EXPECT_EQ(request.unknown.names[0], "temprature");
   EXPECT_EQ(request.unknown.names[1], "?[31m");
-  EXPECT_EQ(completion(R"(,"stream_options":{"y":1})").unknown.names.at(0), "stream_options.y");
+  EXPECT_EQ(completion(R"(,"stream":true,"stream_options":{"y":1})").unknown.names.at(0),
+            "stream_options.y");
   EXPECT_EQ(completion("").unknown.count, 0u);
 }
 
@@ -132,7 +134,8 @@ TEST(CompletionRequest, TakesDefaultsOfTheModel) {
   EXPECT_EQ(request.params.prompt_logprobs, std::nullopt);
   EXPECT_EQ(request.n, 1);
   EXPECT_FALSE(request.stream || request.include_usage || request.continuous_usage_stats ||
-               request.return_progress || request.return_token_ids || request.echo ||
+               request.return_progress || request.return_token_ids ||
+               request.return_tokens_as_token_ids || request.timings_per_token || request.echo ||
                request.include_stop_str_in_output);
   EXPECT_TRUE(request.add_special_tokens && request.parse_special);
   EXPECT_TRUE(request.params.skip_special_tokens);
@@ -147,7 +150,8 @@ TEST(CompletionRequest, KeepsEveryMember) {
       R"("min_tokens":3,"ignore_eos":true,"skip_special_tokens":false,"n":2,"best_of":2,)"
       R"("prompt_logprobs":4,"cache_salt":"s","stream":true,)"
       R"("stream_options":{"include_usage":true,"continuous_usage_stats":true},)"
-      R"("return_progress":true,"return_token_ids":true,"max_tokens":9,"echo":true,"logprobs":2,)"
+      R"("return_progress":true,"return_token_ids":true,"return_tokens_as_token_ids":true,)"
+      R"("timings_per_token":true,"max_tokens":9,"echo":true,"logprobs":2,)"
       R"("add_special_tokens":false,"parse_special":false)");
   const SamplingParams& params = request.params;
   EXPECT_EQ(request.model, "m");
@@ -173,7 +177,8 @@ TEST(CompletionRequest, KeepsEveryMember) {
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_TRUE(request.include_stop_str_in_output && request.stream && request.include_usage &&
               request.continuous_usage_stats && request.return_progress &&
-              request.return_token_ids && request.echo);
+              request.return_token_ids && request.return_tokens_as_token_ids &&
+              request.timings_per_token && request.echo);
   EXPECT_FALSE(request.add_special_tokens || request.parse_special);
   EXPECT_EQ(request.unknown.count, 0u);
 }
@@ -229,7 +234,7 @@ TEST(ChatRequest, TakesDefaults) {
   EXPECT_EQ(request.conversation.template_kwargs, Json::object());
   EXPECT_EQ(request.conversation.reasoning_effort, std::nullopt);
   EXPECT_EQ(request.tool_choice, ToolChoice::kAuto);
-  EXPECT_TRUE(request.parallel_tool_calls);
+  EXPECT_TRUE(request.parallel_tool_calls && request.include_reasoning);
   EXPECT_EQ(request.params.logprobs, std::nullopt);
   EXPECT_EQ(request.max_tokens, std::nullopt);
 }
@@ -238,7 +243,8 @@ TEST(ChatRequest, KeepsTheOrderOfMembers) {
   const std::string body =
       R"({"messages":[{"role":"user","content":"b","a":1}],"tools":[{"function":{"name":"f",)"
       R"("parameters":{"z":1,"a":2}}}],"chat_template_kwargs":{"y":1,"b":2},)"
-      R"("reasoning_effort":"low","tool_choice":"none","parallel_tool_calls":false})";
+      R"("reasoning_effort":"low","tool_choice":"none","parallel_tool_calls":false,)"
+      R"("include_reasoning":false})";
   const ChatRequest request = value_of(read_chat(body, kRules));
   EXPECT_EQ(request.conversation.messages.dump(), R"([{"role":"user","content":"b","a":1}])");
   EXPECT_EQ(request.conversation.tools.dump(),
@@ -246,7 +252,7 @@ TEST(ChatRequest, KeepsTheOrderOfMembers) {
   EXPECT_EQ(request.conversation.template_kwargs.dump(), R"({"y":1,"b":2})");
   EXPECT_EQ(request.conversation.reasoning_effort, "low");
   EXPECT_EQ(request.tool_choice, ToolChoice::kNone);
-  EXPECT_FALSE(request.parallel_tool_calls);
+  EXPECT_FALSE(request.parallel_tool_calls || request.include_reasoning);
 }
 
 TEST(ChatRequest, MembersThatBelongTogether) {
@@ -386,8 +392,10 @@ TEST(ChatRequest, ListsStrictAmongTheIgnoredFields) {
 }
 
 TEST(ChatRequest, UsageInEveryChunkNeedsUsage) {
-  EXPECT_FALSE(chat(R"(,"stream_options":{"continuous_usage_stats":true})").continuous_usage_stats);
-  EXPECT_TRUE(chat(R"(,"stream_options":{"continuous_usage_stats":true,"include_usage":true})")
+  EXPECT_FALSE(chat(R"(,"stream":true,"stream_options":{"continuous_usage_stats":true})")
+                   .continuous_usage_stats);
+  EXPECT_TRUE(chat(R"(,"stream":true,"stream_options":{"continuous_usage_stats":true,)"
+                   R"("include_usage":true})")
                   .continuous_usage_stats);
 }
 

@@ -32,10 +32,11 @@ void append_list(Json& list, Json& more) {
 
 }  // namespace
 
+// Thoughts that are left out must be split off for that, also where they would be content.
 AnswerFormat scanner_format(const AnswerOptions& options) {
   AnswerFormat format = options.format;
   if (options.route == AnswerRoute::kCompletions) return {};
-  if (options.reasoning_field == ReasoningField::kNone) {
+  if (options.reasoning_field == ReasoningField::kNone && options.include_thoughts) {
     format.thinks = false;
     format.starts_in_thought = false;
   }
@@ -61,7 +62,8 @@ AnswerChoice::AnswerChoice(const AnswerOptions& options, const Tokenizer& tokeni
       scanner_(scanner_format(options), options.tools),
       thoughts_(options.route == AnswerRoute::kChat ? options.format : AnswerFormat{}, tokenizer,
                 options.skip_special_tokens),
-      legacy_(tokenizer, options.logprobs.value_or(0), options.skip_special_tokens) {}
+      legacy_(tokenizer, options.logprobs.value_or(0), options.skip_special_tokens,
+              options.token_names) {}
 
 ChoicePart AnswerChoice::take(const AnswerDelta& delta) {
   SLUICE_CHECK(!finished(), "choice {} goes on after its end", index_);
@@ -70,6 +72,7 @@ ChoicePart AnswerChoice::take(const AnswerDelta& delta) {
   for (const int32_t id : output.token_ids) thoughts_.push(id);
   if (!output.token_ids.empty()) last_id_ = output.token_ids.back();
   part.events = scan(output);
+  keep_shown(part.events);
   keep_first_call(part.events);
   add_logprobs(output, part);
   if (options_->return_token_ids) part.token_ids = output.token_ids;
@@ -95,6 +98,11 @@ std::vector<AnswerEvent> AnswerChoice::scan(const RequestOutput& output) {
   if (!output.finished()) return events;
   for (AnswerEvent& event : scanner_.finish(end_of(output))) events.push_back(std::move(event));
   return events;
+}
+
+void AnswerChoice::keep_shown(std::vector<AnswerEvent>& events) const {
+  if (options_->include_thoughts) return;
+  std::erase_if(events, [](const AnswerEvent& event) { return event.kind == Kind::kThought; });
 }
 
 void AnswerChoice::keep_first_call(std::vector<AnswerEvent>& events) {
@@ -123,7 +131,7 @@ void AnswerChoice::add_logprobs(const RequestOutput& output, ChoicePart& part) {
   }
   Json& content = part.logprobs["content"] = Json::array();
   for (const LogprobEntry& entry : output.logprobs) {
-    content.push_back(chat_logprob(*tokenizer_, entry, *options_->logprobs));
+    content.push_back(chat_logprob(*tokenizer_, entry, *options_->logprobs, options_->token_names));
   }
 }
 

@@ -59,6 +59,8 @@ class AnswerChoice {
  private:
   std::string echo() const;
   std::vector<AnswerEvent> scan(const RequestOutput& output);
+  // Drops thoughts if the answer may have none.
+  void keep_shown(std::vector<AnswerEvent>& events) const;
   // Drops what follows the first call, if the answer may have one only.
   void keep_first_call(std::vector<AnswerEvent>& events);
   void add_logprobs(const RequestOutput& output, ChoicePart& part);
@@ -78,7 +80,7 @@ class AnswerChoice {
 };
 
 // The format by which the scanner of such an answer reads it: completions are all content, and
-// thoughts may be.
+// thoughts may be, unless they are left out.
 AnswerFormat scanner_format(const AnswerOptions& options);
 
 // 24 hexadecimal digits: the same for the same arguments, and different calls of an answer have

@@ -20,20 +20,24 @@ size_t top_end(const LogprobEntry& entry, int32_t num_top) {
   return std::min(entry.size(), size_t{1} + static_cast<size_t>(num_top));
 }
 
-Json token_json(const Tokenizer& tokenizer, const TokenLogprob& token) {
+std::string id_name(int32_t id) { return fmt::format("token_id:{}", id); }
+
+Json token_json(const Tokenizer& tokenizer, const TokenLogprob& token, TokenNames names) {
   Json bytes = Json::array();
   for (const char c : tokenizer.token_bytes(token.token_id)) {
     bytes.push_back(static_cast<unsigned char>(c));
   }
   Json json;
-  json["token"] = token_text(tokenizer, token.token_id);
+  json["token"] =
+      names == TokenNames::kIds ? id_name(token.token_id) : token_text(tokenizer, token.token_id);
   json["logprob"] = json_logprob(token.logprob);
   json["bytes"] = std::move(bytes);
   return json;
 }
 
 // Of OpenAI's completions, whose lists have no bytes. The text has U+FFFD for what is no character.
-std::string token_name(const Tokenizer& tokenizer, int32_t id) {
+std::string token_name(const Tokenizer& tokenizer, int32_t id, TokenNames names) {
+  if (names == TokenNames::kIds) return id_name(id);
   const std::string_view bytes = tokenizer.token_bytes(id);
   std::string text = token_text(tokenizer, id);
   if (text == bytes) return text;
@@ -43,14 +47,15 @@ std::string token_name(const Tokenizer& tokenizer, int32_t id) {
 }
 
 // The chosen token comes first, and again where it is among the likeliest.
-Json top_map(const Tokenizer& tokenizer, const LogprobEntry& entry, int32_t num_top) {
+Json top_map(const Tokenizer& tokenizer, const LogprobEntry& entry, int32_t num_top,
+             TokenNames names) {
   Json map = Json::object();
   const auto chosen = entry.front().token_id;
   for (size_t i = 0; i < top_end(entry, num_top); ++i) {
     const int32_t id = entry[i].token_id;
     if (i > 0 && id == chosen) continue;
-    std::string name = token_name(tokenizer, id);
-    if (map.contains(name)) name = fmt::format("token_id:{}", id);
+    std::string name = token_name(tokenizer, id, names);
+    if (map.contains(name)) name = id_name(id);
     map[name] = json_logprob(entry[i].logprob);
   }
   return map;
@@ -75,11 +80,12 @@ int64_t count_code_points(std::string_view utf8) {
   return std::ranges::count_if(utf8, [](char c) { return (c & 0xC0) != 0x80; });
 }
 
-Json chat_logprob(const Tokenizer& tokenizer, const LogprobEntry& entry, int32_t num_top) {
-  Json json = token_json(tokenizer, entry.front());
+Json chat_logprob(const Tokenizer& tokenizer, const LogprobEntry& entry, int32_t num_top,
+                  TokenNames names) {
+  Json json = token_json(tokenizer, entry.front(), names);
   Json top = Json::array();
   for (size_t i = 1; i < top_end(entry, num_top); ++i) {
-    top.push_back(token_json(tokenizer, entry[i]));
+    top.push_back(token_json(tokenizer, entry[i], names));
   }
   json["top_logprobs"] = std::move(top);
   return json;
@@ -107,8 +113,12 @@ Json prompt_logprobs_json(const Tokenizer& tokenizer, const std::vector<LogprobE
   return list;
 }
 
-LegacyLogprobs::LegacyLogprobs(const Tokenizer& tokenizer, int32_t num_top, bool skip_special)
-    : tokenizer_(&tokenizer), num_top_(num_top), detokenizer_(tokenizer, skip_special) {}
+LegacyLogprobs::LegacyLogprobs(const Tokenizer& tokenizer, int32_t num_top, bool skip_special,
+                               TokenNames names)
+    : tokenizer_(&tokenizer),
+      num_top_(num_top),
+      names_(names),
+      detokenizer_(tokenizer, skip_special) {}
 
 Json LegacyLogprobs::empty() {
   Json lists;
@@ -145,7 +155,7 @@ void LegacyLogprobs::append_answer(const std::vector<LogprobEntry>& entries, Jso
 }
 
 void LegacyLogprobs::append(int32_t id, const LogprobEntry& entry, Json& lists) {
-  lists["tokens"].push_back(token_name(*tokenizer_, id));
+  lists["tokens"].push_back(token_name(*tokenizer_, id, names_));
   lists["text_offset"].push_back(offset_);
   if (entry.empty()) {
     lists["token_logprobs"].push_back(nullptr);
@@ -153,7 +163,7 @@ void LegacyLogprobs::append(int32_t id, const LogprobEntry& entry, Json& lists) 
     return;
   }
   lists["token_logprobs"].push_back(json_logprob(entry.front().logprob));
-  lists["top_logprobs"].push_back(top_map(*tokenizer_, entry, num_top_));
+  lists["top_logprobs"].push_back(top_map(*tokenizer_, entry, num_top_, names_));
 }
 
 }  // namespace sluice::api

@@ -33,9 +33,9 @@ std::string token_text(const Tokenizer& tokenizer, int32_t id);
 int64_t count_code_points(std::string_view utf8);
 
 // {"token", "logprob", "bytes", "top_logprobs": [...]} for an entry, with at most `num_top` of the
-// likeliest tokens.
+// likeliest tokens. "bytes" are those of the token's text whatever `names` is.
 nlohmann::ordered_json chat_logprob(const Tokenizer& tokenizer, const LogprobEntry& entry,
-                                    int32_t num_top);
+                                    int32_t num_top, TokenNames names = TokenNames::kTexts);
 
 // A list with an entry for each token of the prompt: null for the first, then {"<id>": {"logprob",
 // "rank", "decoded_token"}}. The rank of a token that is not among the likeliest is null.
@@ -47,7 +47,7 @@ nlohmann::ordered_json prompt_logprobs_json(const Tokenizer& tokenizer,
 //
 // A token is named by its text, or if its bytes are no characters as "bytes:\xe2\x82". Names are
 // different in the map of one position: a further token with a name that a likelier one has is
-// "token_id:7".
+// "token_id:7". With TokenNames::kIds all are named so.
 //
 // text_offset counts code points from the beginning of the choice's text, the echoed prompt
 // included. A token that brings no text has the offset of the next one; one that completes a
@@ -56,7 +56,8 @@ nlohmann::ordered_json prompt_logprobs_json(const Tokenizer& tokenizer,
 class LegacyLogprobs {
  public:
   // Aliasing: `tokenizer` must outlive this object. `num_top`: likeliest tokens for each token.
-  LegacyLogprobs(const Tokenizer& tokenizer, int32_t num_top, bool skip_special);
+  LegacyLogprobs(const Tokenizer& tokenizer, int32_t num_top, bool skip_special,
+                 TokenNames names = TokenNames::kTexts);
 
   // The lists without entries.
   static nlohmann::ordered_json empty();
@@ -74,6 +75,7 @@ class LegacyLogprobs {
 
   const Tokenizer* tokenizer_;
   int32_t num_top_;
+  TokenNames names_;
   Detokenizer detokenizer_;
   int64_t offset_ = 0;
 };

@@ -29,6 +29,12 @@ enum class ReasoningField {
 // By the names of the option: both, reasoning_content, reasoning, none.
 std::optional<ReasoningField> find_reasoning_field(std::string_view name);
 
+// How log-probabilities name tokens.
+enum class TokenNames {
+  kTexts,
+  kIds,  // "token_id:7"
+};
+
 struct AnswerPrompt {
   std::vector<int32_t> ids;
   // For echo: the prompt as the client wrote it. Absent if it gave ids; echo then decodes them.
@@ -51,13 +57,15 @@ struct AnswerOptions {
   AnswerFormat format;
   std::vector<std::string> tools;
   ReasoningField reasoning_field = ReasoningField::kBoth;
-  uint64_t call_seed = 0;  // random; the ids of calls are made from it
+  bool include_thoughts = true;  // false: they are split off and left out, but counted
+  uint64_t call_seed = 0;        // random; the ids of calls are made from it
   // The answer ends with its first complete call; what the model writes after it is left out.
   bool single_call = false;
 
   // Numbers of likeliest tokens. The outputs may have more; a chat's 0 prints the chosen ones.
   std::optional<int32_t> logprobs;
   std::optional<int32_t> prompt_logprobs;
+  TokenNames token_names = TokenNames::kTexts;
 
   // Completions only. With log-probabilities, outputs must have those of the prompt.
   bool echo = false;
@@ -74,6 +82,7 @@ struct AnswerOptions {
   bool include_usage = false;
   bool continuous_usage = false;  // only with include_usage
   bool return_progress = false;
+  bool timings_per_token = false;
 
   size_t num_choices() const { return prompts.size() * n; }
   const AnswerPrompt& prompt_of(size_t choice) const { return prompts[choice / n]; }

@@ -13,16 +13,21 @@ namespace sluice::api {
 namespace {
 
 // Rules that need more than one member, so that the order of members does not matter.
-void check_common(CommonRequest& request, const std::optional<int32_t>& best_of) {
-  if (best_of && *best_of != request.n) {
-    refuse_field("best_of",
-                 fmt::format("best_of is {}; it must be n, {}, or left out", *best_of, request.n));
+template <typename Body>
+void check_common(Body& body) {
+  if (body.best_of && *body.best_of != body.n) {
+    refuse_field("best_of", fmt::format("best_of is {}; it must be n, {}, or left out",
+                                        *body.best_of, body.n));
   }
-  if (request.max_tokens && request.params.min_tokens > *request.max_tokens) {
+  // As OpenAI's and vLLM's servers answer: who asks for usage so does not expect a body.
+  if (body.has_stream_options && !body.stream) {
+    refuse_field("stream_options", "stream_options need stream; set it to true or leave them out");
+  }
+  if (body.max_tokens && body.params.min_tokens > *body.max_tokens) {
     refuse_field("min_tokens", fmt::format("min_tokens is {}; it must be from 0 to max_tokens, {}",
-                                           request.params.min_tokens, *request.max_tokens));
+                                           body.params.min_tokens, *body.max_tokens));
   }
-  request.params.prompt_logprobs = request.prompt_logprobs;
+  body.params.prompt_logprobs = body.prompt_logprobs;
 }
 
 // An echoed prompt has log-probabilities like those of the answer, in the same arrays.
@@ -32,7 +37,7 @@ void check_completion(CompletionBody& body) {
                                            "needs echo",
                                            std::numeric_limits<int32_t>::max()));
   }
-  check_common(body, body.best_of);
+  check_common(body);
   if (!body.echo || !body.params.logprobs) return;
   body.params.prompt_logprobs = std::max(body.params.prompt_logprobs, body.params.logprobs);
 }
@@ -51,7 +56,7 @@ void check_conversation(Conversation& conversation, const std::optional<bool>& b
 // The two names of the limit are one field: routers send both. The newer name counts, as in vLLM.
 void check_chat(ChatBody& body) {
   if (body.max_completion_tokens) body.max_tokens = body.max_completion_tokens;
-  check_common(body, body.best_of);
+  check_common(body);
   if (body.top_logprobs.value_or(0) > 0 && !body.logprobs) {
     refuse_field("top_logprobs", fmt::format("top_logprobs is {}, but logprobs is false; set it to "
                                              "true",

@@ -53,6 +53,8 @@ struct CommonRequest {
   bool continuous_usage_stats = false;  // of stream_options; only with include_usage
   bool return_progress = false;
   bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;  // in log-probabilities
+  bool timings_per_token = false;           // of streams
   bool include_stop_str_in_output = false;  // RequestOutput::stop_reason has the text to add
   bool add_special_tokens = true;           // false for chats: their templates write them
   // Special tokens written out in a raw prompt become those tokens. Those written in a message
@@ -98,6 +100,7 @@ struct ChatRequest : CommonRequest {
   Conversation conversation;
   ToolChoice tool_choice = ToolChoice::kAuto;
   bool parallel_tool_calls = true;  // false: at most one call in an answer
+  bool include_reasoning = true;    // false: the answer has no thoughts
 };
 
 struct TokenizeRequest {

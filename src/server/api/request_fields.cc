@@ -29,6 +29,7 @@ void set_stream_options(Body& body, Json&& value) {
     const auto member = value.find(name);
     return member != value.end() && *member == true;
   };
+  body.has_stream_options = !value.empty();
   body.include_usage = is_set("include_usage");
   body.continuous_usage_stats = body.include_usage && is_set("continuous_usage_stats");
 }
@@ -82,13 +83,18 @@ void add_streams(Fields<Body>& fields) {
                      .members = kStreamOptions.data(),
                      .num_members = kStreamOptions.size(),
                      .when_unset = "{}",
-                     .help = "what a stream has beside the answer; without stream no effect"},
+                     .help = "what a stream has beside the answer; needs stream"},
                     set_stream_options<Body>});
   fields.push_back(
       {flag_facts("return_progress", "false", "chunks with the progress of the prompt"),
        set_member<&CommonRequest::return_progress, Body>});
   fields.push_back({flag_facts("return_token_ids", "false", "ids of prompt and answer"),
                     set_member<&CommonRequest::return_token_ids, Body>});
+  fields.push_back({flag_facts("return_tokens_as_token_ids", "false",
+                               "in log-probabilities token_id:N instead of the texts of tokens"),
+                    set_member<&CommonRequest::return_tokens_as_token_ids, Body>});
+  fields.push_back({flag_facts("timings_per_token", "false", "timings so far in chunks with text"),
+                    set_member<&CommonRequest::timings_per_token, Body>});
 }
 
 // All fields that mean the same in completions and chats. Those that only share a name, such as
@@ -175,6 +181,8 @@ Fields<ChatBody> make_chat_fields() {
                     }});
   fields.push_back({flag_facts("parallel_tool_calls", "true", "false: one call in an answer"),
                     set_member<&ChatRequest::parallel_tool_calls, ChatBody>});
+  fields.push_back({flag_facts("include_reasoning", "true", "false: thoughts are left out"),
+                    set_member<&ChatRequest::include_reasoning, ChatBody>});
   return fields;
 }
 

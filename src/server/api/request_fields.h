@@ -20,10 +20,12 @@ namespace sluice::api {
 
 struct CompletionBody : CompletionRequest {
   std::optional<int32_t> best_of;
+  bool has_stream_options = false;  // with a member
 };
 
 struct ChatBody : ChatRequest {
   std::optional<int32_t> best_of;
+  bool has_stream_options = false;  // with a member
   std::optional<int32_t> max_completion_tokens;
   std::optional<bool> add_generation_prompt;
   bool logprobs = false;

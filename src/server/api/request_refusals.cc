@@ -68,7 +68,6 @@ constexpr std::array kSharedRefusals = {
     not_done("dry_multiplier", "[0]", "the sampler does not have it"),
     not_done("spaces_between_special_tokens", "[true]",
              "texts are decoded as the model wrote them"),
-    not_done("return_tokens_as_token_ids", "[false]", "ask for ids with return_token_ids"),
 };
 
 constexpr std::array kChatRefusals = {
@@ -79,7 +78,6 @@ constexpr std::array kChatRefusals = {
     not_done("functions", "[[]]", "give tools"),
     not_done("function_call", R"(["none","auto"])", "give tool_choice"),
     not_done("web_search_options", "[]", "it searches nothing"),
-    not_done("include_reasoning", "[true]", "thoughts are always in the answer"),
     not_done("echo", "[false]", "continue_final_message continues a message"),
     not_done("parse_special", "[true]",
              "special tokens of the template always count, those in messages never"),

@@ -124,6 +124,8 @@ void ChunkWriter::write_choice(size_t index, Json choice, std::string& out) {
   if (!part.prompt_logprobs.is_null() && (!is_chat() || index == 0)) {
     (is_chat() ? extra : choice)["prompt_logprobs"] = std::move(part.prompt_logprobs);
   }
+  // Where tokens were found is only told at the end.
+  if (options_->timings_per_token) extra["timings"] = usage_.timings(std::nullopt);
   write_chunk(std::move(choice), std::move(extra), out);
 }
 

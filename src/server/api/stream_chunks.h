@@ -36,7 +36,8 @@ class ChunkWriter : public AnswerWriter {
   // A chunk whose choice has no text; `choices` is never empty, since clients read its first.
   void write_share(size_t prompt, const PromptShare& share, std::string& out) override;
   // A chunk for each thing that a delta says, and one for the end of a choice. Log-probabilities
-  // and ids of tokens whose text is held back wait for the choice's next chunk.
+  // and ids of tokens whose text is held back wait for the choice's next chunk. Each has the
+  // timings so far if asked for, without the places of cached tokens.
   void write_delta(const AnswerDelta& delta, std::string& out) override;
   // The usage if asked for, which is null in all chunks before it, then [DONE].
   void write_end(const std::optional<CachedPlaces>& places, std::string& out) override;

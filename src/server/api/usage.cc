@@ -22,6 +22,10 @@ double per_second(int64_t count, double ms) {
   return ms > 0 ? static_cast<double>(count) * 1e3 / ms : 0.0;
 }
 
+double per_token(int64_t count, double ms) {
+  return count > 0 ? ms / static_cast<double>(count) : 0.0;
+}
+
 }  // namespace
 
 ThoughtCounter::ThoughtCounter(AnswerFormat format, const Tokenizer& tokenizer, bool skip_special)
@@ -67,6 +71,9 @@ UsageCounter::UsageCounter(const AnswerOptions& options)
 void UsageCounter::add(const AnswerDelta& delta, int64_t num_thought_tokens) {
   Choice& choice = choices_[delta.choice];
   num_tokens_ += static_cast<int64_t>(delta.output.token_ids.size());
+  if (!delta.output.token_ids.empty() && !std::exchange(choice.has_token, true)) {
+    ++num_first_tokens_;
+  }
   num_thought_tokens_ += num_thought_tokens - choice.num_thought_tokens;
   choice.num_thought_tokens = num_thought_tokens;
   add_cached(delta.choice / options_->n, delta.output.num_cached_tokens);
@@ -104,6 +111,8 @@ Json UsageCounter::usage() const {
 
 Json UsageCounter::timings(const std::optional<CachedPlaces>& places) const {
   const int64_t num_computed = num_prompt_tokens_ - num_cached_tokens_;
+  // What was made between the first tokens and the last: 2 tokens need one step of decode.
+  const int64_t num_decoded = num_tokens_ - num_first_tokens_;
   double prompt_ms = 0, predicted_ms = 0;
   if (first_token_) {
     prompt_ms = milliseconds(*last_first_token_ - options_->queued);
@@ -113,10 +122,12 @@ Json UsageCounter::timings(const std::optional<CachedPlaces>& places) const {
   json["cache_n"] = num_cached_tokens_;
   json["prompt_n"] = num_computed;
   json["prompt_ms"] = prompt_ms;
+  json["prompt_per_token_ms"] = per_token(num_computed, prompt_ms);
   json["prompt_per_second"] = per_second(num_computed, prompt_ms);
   json["predicted_n"] = num_tokens_;
   json["predicted_ms"] = predicted_ms;
-  json["predicted_per_second"] = per_second(num_tokens_, predicted_ms);
+  json["predicted_per_token_ms"] = per_token(num_decoded, predicted_ms);
+  json["predicted_per_second"] = per_second(num_decoded, predicted_ms);
   if (places) {
     json["cache"]["device"] = places->device;
     json["cache"]["host"] = places->host;

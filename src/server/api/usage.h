@@ -74,12 +74,15 @@ class UsageCounter {
 
   // "timings" with the names of llama-server, and the places of cached tokens if they are known.
   // The prompts' time ends when each choice had its first token, and the answers' begins with the
-  // earliest of these; with one choice one follows the other. Rates without a time are 0.
+  // earliest of these; with one choice one follows the other. The first token of a choice comes
+  // with its prompt, so rates of answers do not count it. Rates without a time, and times for each
+  // of no tokens, are 0.
   nlohmann::ordered_json timings(const std::optional<CachedPlaces>& places) const;
 
  private:
   struct Choice {
     bool has_output = false;
+    bool has_token = false;
     int64_t num_thought_tokens = 0;
   };
 
@@ -91,6 +94,7 @@ class UsageCounter {
   int64_t num_prompt_tokens_ = 0;
   int64_t num_cached_tokens_ = 0;
   int64_t num_tokens_ = 0;
+  int64_t num_first_tokens_ = 0;
   int64_t num_thought_tokens_ = 0;
   std::optional<http::TimePoint> first_token_;       // the earliest of a choice
   std::optional<http::TimePoint> last_first_token_;  // the latest

@@ -88,25 +88,28 @@ std::vector<std::string> tool_names(const api::ChatRequest& request) {
 std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,
                                                    const api::CommonRequest& request) {
   const ServerState& state = call.context->state;
-  return std::make_shared<api::AnswerOptions>(
-      api::AnswerOptions{.request_id = call.exchange->request_id(),
-                         .created = std::time(nullptr),
-                         .model = request.model.value_or(state.names()[0]),
-                         .system_fingerprint = "sluice-" + call.context->version,
-                         .queued = call.arrived,
-                         .n = static_cast<size_t>(request.n),
-                         .reasoning_field = call.context->reasoning_field,
-                         .call_seed = random_seed(),
-                         .logprobs = request.params.logprobs,
-                         .prompt_logprobs = request.prompt_logprobs,
-                         .prompt_only = request.max_tokens == 0,
-                         .return_token_ids = request.return_token_ids,
-                         .skip_special_tokens = request.params.skip_special_tokens,
-                         .include_stop_text = request.include_stop_str_in_output,
-                         .stop_token_ids = request.params.stop_token_ids,
-                         .include_usage = request.include_usage,
-                         .continuous_usage = request.continuous_usage_stats,
-                         .return_progress = request.return_progress});
+  return std::make_shared<api::AnswerOptions>(api::AnswerOptions{
+      .request_id = call.exchange->request_id(),
+      .created = std::time(nullptr),
+      .model = request.model.value_or(state.names()[0]),
+      .system_fingerprint = "sluice-" + call.context->version,
+      .queued = call.arrived,
+      .n = static_cast<size_t>(request.n),
+      .reasoning_field = call.context->reasoning_field,
+      .call_seed = random_seed(),
+      .logprobs = request.params.logprobs,
+      .prompt_logprobs = request.prompt_logprobs,
+      .token_names =
+          request.return_tokens_as_token_ids ? api::TokenNames::kIds : api::TokenNames::kTexts,
+      .prompt_only = request.max_tokens == 0,
+      .return_token_ids = request.return_token_ids,
+      .skip_special_tokens = request.params.skip_special_tokens,
+      .include_stop_text = request.include_stop_str_in_output,
+      .stop_token_ids = request.params.stop_token_ids,
+      .include_usage = request.include_usage,
+      .continuous_usage = request.continuous_usage_stats,
+      .return_progress = request.return_progress,
+      .timings_per_token = request.timings_per_token});
 }
 
 bool may_wait(const Call& call, const ServedModel& model, const api::CommonRequest& request,
@@ -125,6 +128,7 @@ bool take_conversation(const Call& call, const ServedModel& model, const api::Ch
   if (segments == nullptr) return false;
   options.route = api::AnswerRoute::kChat;
   options.tools = tool_names(request);
+  options.include_thoughts = request.include_reasoning;
   options.single_call = !request.parallel_tool_calls;
   options.format = format_of_answer(model.format, *segments, !options.tools.empty());
   options.prompts.emplace_back().ids =

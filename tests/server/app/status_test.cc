@@ -142,6 +142,7 @@ TEST(AppStatus, CountsFieldsThatItDoesNotKnow) {
   Json chat = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"three", 3}};
   post(app, "/apply-template", chat);
   chat["max_tokens"] = 1;
+  chat["stream"] = true;
   chat["stream_options"] = {{"four", 4}};
   post(app, "/v1/chat/completions", chat);
   EXPECT_EQ(count(), 6);
