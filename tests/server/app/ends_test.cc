@@ -410,8 +410,8 @@ TEST(AppEnds, TheServerEndsAfterTheLastLineOfItsLog) {
   EXPECT_EQ(num_dead, 0) << "the log was destroyed before its last line";
 }
 
-// More than its socket and the buffer hold waits for the one; the other gets all of its events, which
-// its socket holds even if the machine lets it read none of them for a while.
+// More than its socket and the buffer hold waits for the one; the other gets all of its events. Its
+// socket holds them, even if the machine lets it read none of them for a while.
 TEST(AppEnds, ASlowClientIsCutAndOthersAreNot) {
   AppOptions options;
   options.http.client_buffer_bytes = 64 << 10;
