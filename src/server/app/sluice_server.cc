@@ -95,6 +95,7 @@ class SluiceServer::Impl {
   }
 
   uint16_t port() const { return http_.port(); }
+  size_t num_connections() const { return http_.num_connections(); }
   ServerState& state() { return state_; }
 
  private:
@@ -117,6 +118,7 @@ SluiceServer::SluiceServer(SluiceServerOptions options, bool allow_unauthenticat
 SluiceServer::~SluiceServer() = default;
 
 uint16_t SluiceServer::port() const { return impl_->port(); }
+size_t SluiceServer::num_connections() const { return impl_->num_connections(); }
 
 void SluiceServer::set_loading(const LoadProgress& progress) {
   impl_->state().set_loading(progress);

@@ -57,6 +57,7 @@ class SluiceServer {
   SluiceServer& operator=(const SluiceServer&) = delete;
 
   uint16_t port() const;
+  size_t num_connections() const;  // that are open
   void set_loading(const LoadProgress& progress);
   // The service is loaded. Errors: those of ServedModel's constructor.
   void serve(EngineService& service);

@@ -170,10 +170,11 @@ TEST(AppEnds, AClientThatLeftBeforeItsTurnSubmitsNothing) {
   for (const bool is_stream : {false, true}) {
     Json request = long_request(is_stream);
     request["n"] = 8;
+    const size_t num_others = app.server->num_connections();
     const auto client = started(app, request);
+    ASSERT_TRUE(happens_soon([&] { return app.server->num_connections() == num_others + 1; }));
     client->reset();
-    app.get("/live");
-    std::this_thread::sleep_for(milliseconds(50));  // the server has seen it
+    ASSERT_TRUE(happens_soon([&] { return app.server->num_connections() == num_others; }));
   }
   is_held = false;
   app.expect_soon("sluice:requests_aborted_total{reason=disconnect}", 2);

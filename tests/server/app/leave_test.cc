@@ -82,7 +82,7 @@ TEST_P(Leaving, InPrefill) {
     return in_chunks ? now.stats.num_prompt_tokens >= 128 : now.num_waiting == 1;
   }));
   leave(client);
-  if (!in_chunks) std::this_thread::sleep_for(milliseconds(50));
+  ASSERT_TRUE(happens_soon([&] { return app.server->num_connections() == 0; }));
   app.brake.is_held = false;
   expect_freed(app, 1);
   EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 0);
