@@ -82,7 +82,7 @@ TEST_P(Leaving, InPrefill) {
     return in_chunks ? now.stats.num_prompt_tokens >= 128 : now.num_waiting == 1;
   }));
   leave(client);
-  ASSERT_TRUE(happens_soon([&] { return app.server->num_connections() == 0; }));
+  EXPECT_TRUE(happens_soon([&] { return app.server->num_connections() == 0; }));
   app.brake.is_held = false;
   expect_freed(app, 1);
   EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 0);
@@ -158,7 +158,7 @@ TEST(AppLeave, AClientThatHardlyReadsDisturbsNobody) {
   }
   app.expect_soon("sluice:requests_aborted_total{reason=slow_client}", 1);
   EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
-  EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=499}"), 1);
+  app.expect_soon("sluice:http_requests_total{route=/v1/completions,code=499}", 1);
   app.expect_soon("sluice:http_requests_total{route=/v1/completions,code=200}", kOthers + 1);
 }
 
