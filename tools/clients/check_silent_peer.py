@@ -17,7 +17,7 @@ from checks import Server, holds, run_checks, same
 SKIPPED = 75
 NEW_NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount", "--net"]
 SERVER_ADDRESS, CLIENT_ADDRESS = "10.99.0.1", "10.99.0.2"
-# docs/serving.md says when they are noticed: this time after the last byte that they acknowledged, or a sixth of it
+# docs/serving.md says when they are noticed: this time after the last byte that they acknowledged, and a sixth or two of it
 # (at least 1 s) later. That byte may be a ping, which comes up to 10 s after the link is cut.
 STALL_SECONDS = 6
 LATEST_SECONDS = STALL_SECONDS + 1 + 10

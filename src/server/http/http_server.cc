@@ -41,9 +41,10 @@ constexpr int64_t kMaxKeepAliveSeconds = 32'767;
 constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 // A peer that is gone without a word takes no byte either, so it gets the time of a client that
-// stalls. Linux looks at TCP_USER_TIMEOUT when a keep-alive probe is due, so a peer that is owed
-// nothing is found up to one probe later: a sixth of the time, at least 1 s. What a kind of socket
-// does not have fails without effect.
+// stalls, and a probe's time more: Linux also ends connections whose peer is there and takes nothing,
+// and those are for the server to end, which has a name for it. Linux looks at TCP_USER_TIMEOUT when
+// a keep-alive probe is due, so a peer that is owed nothing is found up to one probe later: a sixth
+// of the time, at least 1 s. What a kind of socket does not have fails without effect.
 void set_socket_options(int fd, Milliseconds client_stall) {
   const auto set = [fd](int level, int name, int value) {
     setsockopt(fd, level, name, &value, sizeof(value));
@@ -57,8 +58,9 @@ void set_socket_options(int fd, Milliseconds client_stall) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, part_s(2));
   set(IPPROTO_TCP, TCP_KEEPINTVL, part_s(6));
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  const Milliseconds limit = client_stall + std::max<Milliseconds>(client_stall / 6, 1s);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT,
-      static_cast<int>(std::min<int64_t>(client_stall.count(), std::numeric_limits<int>::max())));
+      static_cast<int>(std::min<int64_t>(limit.count(), std::numeric_limits<int>::max())));
 }
 
 asio::local::stream_protocol::endpoint unix_endpoint(const std::string& path) {
