@@ -41,10 +41,11 @@ constexpr int64_t kMaxKeepAliveSeconds = 32'767;
 constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 // A peer that is gone without a word takes no byte either, so it gets the time of a client that
-// stalls, and a probe's time more: Linux also ends connections whose peer is there and takes nothing,
-// and those are for the server to end, which has a name for it. Linux looks at TCP_USER_TIMEOUT when
-// a keep-alive probe is due, so a peer that is owed nothing is found up to one probe later: a sixth
-// of the time, at least 1 s. What a kind of socket does not have fails without effect.
+// stalls, and a probe's time more: Linux also ends connections whose peer is there and takes
+// nothing, and those are for the server to end, which has a name for it. Linux looks at
+// TCP_USER_TIMEOUT when a keep-alive probe is due, so a peer that is owed nothing is found up to
+// one probe later: a sixth of the time, at least 1 s. What a kind of socket does not have fails
+// without effect.
 void set_socket_options(int fd, Milliseconds client_stall) {
   const auto set = [fd](int level, int name, int value) {
     setsockopt(fd, level, name, &value, sizeof(value));

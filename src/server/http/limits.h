@@ -36,7 +36,7 @@ struct Limits {
   // Bytes of later requests that are read while an answer is produced.
   size_t kept_bytes = 16 << 10;
   // Bytes of a stream that wait for the client, and the time without one byte taken. A client that
-  // is gone without a word is noticed a sixth of it later, or up to another sixth.
+  // is gone without a word is noticed after a sixth more, or up to another sixth later.
   size_t client_buffer_bytes = 16 << 20;
   Milliseconds client_stall{60'000};
   // After the last answer of a connection, input is read and dropped this long, or until the client
