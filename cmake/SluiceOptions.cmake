@@ -27,9 +27,9 @@ if(SLUICE_SANITIZE)
   # A finding of UBSan must end the program, since a line on stderr would not fail a test.
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
-  # Without -g1 compiling takes a fifth less; the price is that reports name functions without lines.
-  # To see lines, configure with -DCMAKE_CXX_FLAGS=-g1. Reports of ThreadSanitizer need it, since the
-  # tests of planted races look for functions that the compiler may inline.
+  # Without -g1 compiling takes a fifth less; the price is that reports name functions without
+  # lines. To see lines, configure with -DCMAKE_CXX_FLAGS=-g1. Reports of ThreadSanitizer need it,
+  # since the tests of planted races look for functions that the compiler may inline.
   if(SLUICE_SANITIZE MATCHES thread)
     add_compile_options(-g1)
   endif()
