@@ -37,7 +37,7 @@ constexpr Kind kKinds[kNumWaitKinds] = {
     {"unused", "slot", false},    {"selected", "compute"}};
 
 std::unique_ptr<Device> device_with_slow(const char* streams) {
-  ::testing::TestHooks hooks;
+  testing::TestHooks hooks;
   hooks.slow_streams = streams;
   // Write-back does little, and the work that fails to wait for it starts late, so it needs a
   // longer delay.
