@@ -54,7 +54,7 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${sluice_launcher})
 endif()
 
-# Debian's lld links a program of the whole engine in a fifth of the time of GNU ld.
+# lld takes less time than GNU ld; sanitized builds link about 90 programs of the whole engine.
 find_program(SLUICE_LLD ld.lld)
 if(SLUICE_LLD)
   add_link_options(-fuse-ld=lld)
