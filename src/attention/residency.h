@@ -3,8 +3,8 @@
 // LlmEngine makes one of two kinds: ResidentKv (all KV in the device pool) or OffloadedKv (in the
 // host tier, with ring, stage and tails on the device). Everything that depends on the kind is
 // behind this interface: where the rows of a pass are written, its arrays, the attention over the
-// history (`executor`), the handling of full and discarded blocks, and prefetching for the next
-// step. The engine, its runner and its observer do not test the kind (docs/adr/0013); sequences
+// history (`executor`), the handling of full and discarded blocks (as a KvFollower), and prefetching
+// for the next step. The engine, its runner and its observer do not test the kind (docs/adr/0013); sequences
 // have block ids only. Thread rule: the engine's thread.
 #pragma once
 
@@ -19,6 +19,7 @@
 #include "core/arena.h"
 #include "core/ids.h"
 #include "kv/block_port.h"
+#include "kv/kv_follower.h"
 #include "kv/sequence_kv.h"
 #include "kv/slot_contents.h"
 #include "kv/transfer_counters.h"
@@ -73,9 +74,8 @@ struct PassShape {
   int64_t table_tokens = 0;
 };
 
-class Residency {
+class Residency : public KvFollower {
  public:
-  virtual ~Residency() = default;
 
   // Enqueues attention over the KV. Used by model/decoder.
   virtual Executor& executor() = 0;
@@ -104,18 +104,6 @@ class Residency {
   // prediction costs transfers and changes no result. `expect_next` is called only if needed.
   using ExpectNext = std::function<std::vector<ExpectedSequence>()>;
   virtual void prefetch(const ExpectNext& expect_next) = 0;
-
-  // ---- Sequences and blocks.
-
-  // The rows that the planned pass computed for a sequence were committed; its last block may be
-  // full now.
-  virtual void committed(SequenceId sequence, const SequenceKv& kv) = 0;
-  // Draft rows after the valid tokens are no longer needed, nor what they took.
-  virtual void drop_drafts(SequenceId sequence, const SequenceKv& kv) = 0;
-  // The sequence loses its KV: preempted, finished or cancelled. Its blocks are released next.
-  virtual void release(SequenceId sequence) = 0;
-  // The contents of a block are no longer needed; the block may be reused.
-  virtual void discard(BlockId id) = 0;
 
   // Waits until all transfers have ended. REQUIRES: the caller waits for compute as well.
   virtual void synchronize() = 0;

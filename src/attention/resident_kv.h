@@ -26,9 +26,6 @@ class ResidentKv final : public Residency {
   void end_pass() override {}
   void prefetch(const ExpectNext&) override {}
 
-  void committed(SequenceId, const SequenceKv&) override {}
-  void drop_drafts(SequenceId, const SequenceKv&) override {}
-  void release(SequenceId) override {}
   void discard(BlockId id) override { pool_.poison(id, compute_); }
   void synchronize() override {}
 

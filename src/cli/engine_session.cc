@@ -93,7 +93,7 @@ std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options, LlmEngine::
     parts.device = make_device(options.device, {.num_threads = options.num_threads.value_or(0)});
     return std::make_unique<LlmEngine>(options, std::move(parts), on_progress);
   });
-  show_warnings(engine->warnings());
+  show_warnings(engine->reports().warnings());
   return engine;
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
+#include "engine/score_decoded.h"
 #include "engine/sampling/sampling_defaults.h"
 #include "model/head_padding.h"
 #include "tokenizer/chat_template.h"
@@ -259,7 +260,7 @@ PinInfo LLM::pin(const std::string& name, const Prompt& prompt, const GenerateOp
   const auto outputs = impl_->call(1, own, [&](Collector& collector) {
     std::vector<int32_t> ids = impl_->to_ids(prompt);
     const size_t num_tokens = ids.size();
-    impl_->engine.check_pin(name, std::ssize(ids));
+    impl_->engine.kv().pins().check_room(name, std::ssize(ids));
     collector.add(impl_->engine.add_pin(name, std::move(ids), params), 0, num_tokens);
   });
   PinInfo none;
@@ -271,9 +272,9 @@ PinInfo LLM::pin(const std::string& name, const Prompt& prompt, const GenerateOp
   return none;
 }
 
-std::vector<PinInfo> LLM::pins() const { return impl_->engine.pins(); }
+std::vector<PinInfo> LLM::pins() const { return impl_->engine.kv().pins().list(); }
 
-bool LLM::unpin(const std::string& name) { return impl_->engine.unpin(name); }
+bool LLM::unpin(const std::string& name) { return impl_->engine.kv().pins().release(name); }
 
 std::vector<int32_t> LLM::chat_prompt(const std::vector<ChatMessage>& messages,
                                       const ChatOptions& options) const {
@@ -316,8 +317,8 @@ std::vector<TokenScore> LLM::score(const std::vector<int32_t>& token_ids,
     if (options.on_progress) options.on_progress(num_scored);
     return !options.should_cancel || !options.should_cancel();
   };
-  return decode_after == 0 ? impl_->engine.score(token_ids, on_scored)
-                           : impl_->engine.score_decoded(token_ids, decode_after, on_scored);
+  return decode_after == 0 ? impl_->engine.solo().score(token_ids, on_scored)
+                           : score_decoded(impl_->engine, token_ids, decode_after, on_scored);
 }
 
 int64_t LLM::add_request(const Prompt& prompt, const SamplingParams& params, CancelFlag cancel) {
@@ -357,9 +358,9 @@ SamplingParams LLM::default_sampling_params() const {
   return sampling_defaults(impl_->engine.config().generation);
 }
 
-std::vector<std::string> LLM::notes() const { return impl_->engine.notes(); }
+std::vector<std::string> LLM::notes() const { return impl_->engine.reports().notes(); }
 
-std::vector<std::string> LLM::warnings() const { return impl_->engine.warnings(); }
+std::vector<std::string> LLM::warnings() const { return impl_->engine.reports().warnings(); }
 
 std::vector<int32_t> LLM::encode(std::string_view text, const EncodeOptions& options) const {
   return impl_->engine.tokenizer().encode_prompt(text, options);
@@ -379,7 +380,7 @@ Observations LLM::observations() const { return impl_->engine.observations(); }
 
 bool LLM::flush_kv_store() { return impl_->engine.flush_store(); }
 
-void LLM::write_timeline() { impl_->engine.write_timeline(); }
+void LLM::write_timeline() { impl_->engine.reports().write_timeline(); }
 
 LLM::Trace LLM::trace(const std::vector<int32_t>& token_ids,
                       const std::vector<std::string>& tap_patterns,
@@ -398,7 +399,7 @@ LLM::Trace LLM::trace(const std::vector<int32_t>& token_ids,
   }
   Trace trace;
   trace.logits.name = "logits";
-  trace.logits.data = impl_->engine.trace(token_ids, recorder, watch);
+  trace.logits.data = impl_->engine.solo().trace(token_ids, recorder, watch);
   if (trace.logits.data.empty()) return trace;  // cancelled
   trace.logits.shape = {num_tokens, impl_->engine.config().vocab_size};
   trace.taps = recorder.take();

@@ -75,7 +75,7 @@ Error error_of(const std::exception_ptr& exception) {
 
 EngineState state_of(const LlmEngine& engine, const StepSizes& steps) {
   const BlockManager& blocks = engine.blocks();
-  return {.queues = engine.queue_sizes(),
+  return {.queues = engine.scheduler().queue_sizes(),
           .stats = engine.stats(),
           .steps = steps,
           .kv = {.num_blocks = blocks.num_blocks(),
@@ -87,7 +87,7 @@ void EngineLoop::run() {
   while (auto accepted = table_.take(work_left())) {
     try {
       const std::vector<std::string> unpinned = table_.take_unpins();
-      for (const std::string& name : unpinned) engine_.unpin(name);
+      for (const std::string& name : unpinned) engine_.kv().pins().release(name);
       const bool has_work = work_left() != RequestTable::Work::kNothing;
       if (has_work || !accepted->empty() || !unpinned.empty()) step(std::move(*accepted));
       show(is_busy() ? Moment::kBetweenSteps : Moment::kAtRest);
@@ -118,7 +118,7 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
   count_step(before);
   std::vector<Ending> endings = endings_of(outputs);
   table_.publish(state_of(engine_, steps_), endings);
-  if (engine_.num_store_warnings() > num_warnings_) show_warnings();
+  if (engine_.kv().store().num_warnings() > num_warnings_) show_warnings();
   show_pins();
   for (RequestOutput& output : outputs) {
     const auto found = running_.find(output.request_id);
@@ -131,7 +131,7 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
 
 // Rare, so that copies do not matter.
 void EngineLoop::show_warnings() {
-  std::vector<std::string> warnings = engine_.store_warnings();
+  std::vector<std::string> warnings = engine_.kv().store().warnings();
   num_warnings_ = warnings.size();
   table_.set_warnings(std::move(warnings));
 }
@@ -140,9 +140,9 @@ void EngineLoop::show_warnings() {
 void EngineLoop::show_pins() {
   const bool is_storing = engine_.is_storing();
   const bool has_stored = std::exchange(was_storing_, is_storing) && !is_storing;
-  if (engine_.num_pin_changes() == num_pin_changes_ && !has_stored) return;
-  num_pin_changes_ = engine_.num_pin_changes();
-  table_.set_pins(engine_.pins());
+  if (engine_.kv().pins().num_changes() == num_pin_changes_ && !has_stored) return;
+  num_pin_changes_ = engine_.kv().pins().num_changes();
+  table_.set_pins(engine_.kv().pins().list());
 }
 
 // A step that only ended requests computed nothing.
@@ -208,7 +208,7 @@ void EngineLoop::collect_spans(Moment moment) {
   if (engine_.timeline_ring() == nullptr || moment == Moment::kInPass) return;
   const int64_t now_ns = steady_ns();
   if (moment != Moment::kAtRest && now_ns < next_spans_ns_) return;
-  engine_.collect_spans();
+  engine_.reports().collect_spans();
   next_spans_ns_ = now_ns + kInterval;
 }
 

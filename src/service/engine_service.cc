@@ -57,8 +57,8 @@ void EngineService::run(const MakeEngine& make_engine, const ServiceLimits& limi
 
 void EngineService::load(const MakeEngine& make_engine, const ServiceLimits& limits) {
   engine_ = make_engine();
-  notes_ = engine_->notes();
-  warnings_ = engine_->warnings();
+  notes_ = engine_->reports().notes();
+  warnings_ = engine_->reports().warnings();
   limits_ = limits;
   if (!limits_.max_waiting_tokens) limits_.max_waiting_tokens = 4 * engine_->plan().max_model_len;
   table_ = std::make_unique<RequestTable>(
@@ -69,8 +69,8 @@ void EngineService::load(const MakeEngine& make_engine, const ServiceLimits& lim
 
 Submitted EngineService::submit(ServiceRequest request, RequestSink sink) {
   SLUICE_CHECK(sink != nullptr);
-  engine_->check_request(request.prompt, request.params);
-  if (!request.pin.empty()) engine_->check_pin(request.pin, std::ssize(request.prompt));
+  engine_->front().check(request.prompt, request.params);
+  if (!request.pin.empty()) engine_->kv().pins().check_room(request.pin, std::ssize(request.prompt));
   return table_->admit(std::move(request), std::move(sink));
 }
 

@@ -35,7 +35,7 @@ SequenceView view_of(const LlmEngine& engine, const Sequence& sequence) {
                     .num_cached_tokens = sequence.output.num_cached_tokens,
                     .num_done = sequence.output.num_prompt_tokens_done,
                     .num_generated = sequence.num_generated()};
-  const size_t num_loading = engine.num_loading_blocks(sequence.id);
+  const size_t num_loading = engine.kv().store().num_loading_blocks(sequence.id);
   for (size_t i = 0; i < sequence.kv.blocks().size(); ++i) {
     view.blocks.push_back(cell_of(engine, sequence.kv, i, num_loading));
   }
@@ -44,7 +44,7 @@ SequenceView view_of(const LlmEngine& engine, const Sequence& sequence) {
 
 std::vector<PinView> pins_of(const LlmEngine& engine) {
   std::vector<PinView> pins;
-  for (const Pins::Held& held : engine.held_pins()) {
+  for (const Pins::Held& held : engine.kv().pins().held()) {
     PinView& pin = pins.emplace_back(
         PinView{.name = held.name, .blocks = {}, .num_disk_blocks = held.num_disk_blocks});
     for (const BlockId id : held.blocks) pin.blocks.push_back(sealed_cell(engine, id));
@@ -86,13 +86,13 @@ KvFacts kv_facts_of(const LlmEngine& engine) {
           .num_blocks = plan.num_blocks,
           .block_tokens = plan.kv_layout.block.block_tokens,
           .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
-          .has_store = engine.has_store(),
+          .has_store = engine.kv().store().exists(),
           .slot_blocks = plan.offloaded.sizes.slot_blocks,
           .link_bytes_per_second = plan.link_bytes_per_second};
 }
 
 EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, bool reads) {
-  const QueueSizes queues = engine.queue_sizes();
+  const QueueSizes queues = engine.scheduler().queue_sizes();
   const BlockManager& blocks = engine.blocks();
   EngineView view{.time_ns = steady_ns(),
                   .num_running = queues.num_running,
@@ -104,11 +104,11 @@ EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, 
                   .pins = pins_of(engine),
                   .slots = slots_of(engine),
                   .kept = kept_by(engine)};
-  for (const auto& sequence : engine.running()) {
+  for (const auto& sequence : engine.scheduler().running()) {
     view.sequences.push_back(view_of(engine, *sequence));
     view.sequences.back().request_id = request_id_of(sequence->id);
   }
-  view.page_tokens = engine.page_reads().page_tokens;
+  view.page_tokens = engine.reports().page_reads().page_tokens;
   if (reads && view.page_tokens > 0) add_reads(engine, view);
   return view;
 }
@@ -116,9 +116,9 @@ EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, 
 // What was counted before a client watched belongs to no view. The counters wrap, and so does the
 // difference.
 void ViewMaker::add_reads(LlmEngine& engine, EngineView& view) {
-  engine.copy_page_reads(counts_);
+  engine.reports().copy_page_reads(counts_);
   if (before_.empty()) before_ = counts_;
-  const auto num_pages = static_cast<size_t>(engine.page_reads().counts.dim(1));
+  const auto num_pages = static_cast<size_t>(engine.reports().page_reads().counts.dim(1));
   for (size_t begin = 0; begin < counts_.size(); begin += num_pages) {
     const auto at = static_cast<ptrdiff_t>(begin);
     const auto end = counts_.begin() + at + static_cast<ptrdiff_t>(num_pages);

@@ -41,7 +41,7 @@ std::map<std::string, std::vector<float>> record_activations() {
       engine.tokenizer().encode(read_file(testing::source_dir() / "models/needle/haystack.txt"));
   tokens.resize(kTokens);
   TraceRecorder recorder({"layer.*.q", "layer.*.k"}, engine.device());
-  EXPECT_TRUE(engine.record_taps(tokens, recorder));
+  EXPECT_TRUE(engine.solo().record_taps(tokens, recorder));
   std::map<std::string, std::vector<float>> activations;
   for (TapTensor& tap : recorder.take()) activations[tap.name] = std::move(tap.data);
   return activations;

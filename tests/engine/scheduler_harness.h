@@ -1,4 +1,4 @@
-// SchedulerHarness: a scheduler and its block manager without a model; every step is pretended.
+// SchedulerHarness: a scheduler and its KV station without a model; every step is pretended.
 //
 // Used by scheduler_test, pass_time_test and shared_prefix_test. Thread rule: host thread.
 #pragma once
@@ -26,13 +26,14 @@ class SchedulerHarness {
   };
 
   void make(const Options& options) {
-    BlockManagerOptions block_options;
+    KvStation::Options kv;
+    BlockManagerOptions& block_options = kv.blocks;
     block_options.num_blocks = options.num_blocks;
     block_options.block_tokens = options.block_tokens;
     block_options.enable_prefix_caching = options.cached_scope > 0;
     block_options.scope_tokens = std::max(options.cached_scope, 1);
-    blocks_ = std::make_unique<BlockManager>(block_options);
-    scheduler_ = std::make_unique<Scheduler>(options.limits, *blocks_);
+    kv_ = std::make_unique<KvStation>(kv, no_memory_);
+    scheduler_ = std::make_unique<Scheduler>(options.limits, *kv_);
   }
 
   void add(int64_t id, std::vector<int32_t> tokens, const std::string& cache_salt = {}) {
@@ -51,7 +52,7 @@ class SchedulerHarness {
   // Pretends that the batch was computed and every wanted token was 7.
   void complete(const Batch& batch) {
     for (const ScheduledSequence& s : batch.sequences) {
-      blocks_->commit(s.sequence->kv, s.sequence->tokens, s.num_rows);
+      kv_->commit(*s.sequence, batch.phase, s.num_rows);
       if (s.wants_token) s.sequence->tokens.push_back(7);
     }
   }
@@ -67,7 +68,8 @@ class SchedulerHarness {
 
  protected:
   Tokenizer tokenizer_ = make_byte_tokenizer();
-  std::unique_ptr<BlockManager> blocks_;
+  KvFollower no_memory_;
+  std::unique_ptr<KvStation> kv_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<int64_t, Sequence*> sequences_;
 };

@@ -224,7 +224,7 @@ TEST_F(SchedulerTest, RemovingGivesAllBlocksBack) {
   EXPECT_NE(scheduler_->remove(SequenceId(0)), nullptr);
   EXPECT_NE(scheduler_->remove(SequenceId(1)), nullptr);
   EXPECT_EQ(scheduler_->remove(SequenceId(1)), nullptr);
-  EXPECT_EQ(blocks_->num_used_blocks(), 0);
+  EXPECT_EQ(kv_->blocks().num_used_blocks(), 0);
   EXPECT_FALSE(scheduler_->has_unfinished());
 }
 

@@ -193,9 +193,9 @@ TEST_F(SharedPrefix, NothingWaitsForever) {
       for (const int64_t id : alive) {
         if (has_begun(id)) begun.push_back(&sequence(id).kv);
       }
-      blocks_->check_invariants(begun);
+      kv_->blocks().check_invariants(begun);
     }
-    EXPECT_EQ(blocks_->num_used_blocks(), 0) << "seed " << seed;
+    EXPECT_EQ(kv_->blocks().num_used_blocks(), 0) << "seed " << seed;
   }
 }
 

@@ -366,8 +366,8 @@ TEST(SparsePrefill, TracesAndScoresAreCountedAsRequestsAre) {
   const PhaseObservations wanted = prefill_of(options, {make_jobs()[3]});
   LlmEngine engine(options, {.device = testing::make_test_device()});
   TraceRecorder recorder({}, engine.device());
-  engine.trace(tokens, recorder);
-  engine.score(tokens, {});
+  engine.solo().trace(tokens, recorder);
+  engine.solo().score(tokens, {});
   const PhaseObservations seen = engine.observations().prefill;
   EXPECT_EQ(seen.num_steps, 2 * wanted.num_steps);
   EXPECT_EQ(seen.num_tokens, 2 * wanted.num_tokens);

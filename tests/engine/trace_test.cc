@@ -66,9 +66,9 @@ TEST(Trace, RecordedTapsAreThoseOfATrace) {
   };
   const std::vector<int32_t> tokens = random_tokens(kNumTokens, 3);
   const auto traced =
-      record([&](TraceRecorder& recorder) { return !engine.trace(tokens, recorder).empty(); });
+      record([&](TraceRecorder& recorder) { return !engine.solo().trace(tokens, recorder).empty(); });
   const auto recorded =
-      record([&](TraceRecorder& recorder) { return engine.record_taps(tokens, recorder); });
+      record([&](TraceRecorder& recorder) { return engine.solo().record_taps(tokens, recorder); });
   ASSERT_EQ(traced.size(), 4u);
   ASSERT_EQ(recorded.size(), 4u);
   for (size_t i = 0; i < traced.size(); ++i) {
@@ -78,8 +78,8 @@ TEST(Trace, RecordedTapsAreThoseOfATrace) {
   TraceRecorder recorder(patterns, engine.device());
   PassWatch watch;
   watch.should_cancel = [] { return true; };
-  EXPECT_FALSE(engine.record_taps(tokens, recorder, watch));
-  EXPECT_TRUE(engine.record_taps(tokens, recorder)) << "the engine is free again";
+  EXPECT_FALSE(engine.solo().record_taps(tokens, recorder, watch));
+  EXPECT_TRUE(engine.solo().record_taps(tokens, recorder)) << "the engine is free again";
 }
 
 TEST(Trace, EveryTapHasItsShape) {

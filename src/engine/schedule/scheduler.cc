@@ -28,19 +28,15 @@ std::unique_ptr<Sequence> take_by_id(Queue& queue, SequenceId id) {
 
 bool is_loading(const std::unique_ptr<Sequence>& sequence) { return sequence->is_loading; }
 
-// Tokens that need a score have to be computed.
-int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 : kAnyHit; }
-
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerLimits& limits, BlockManager& blocks)
-    : limits_(limits), blocks_(blocks) {
+Scheduler::Scheduler(const SchedulerLimits& limits, KvStation& kv) : limits_(limits), kv_(kv) {
   SLUICE_CHECK(limits.max_num_seqs > 0 && limits.max_num_batched_tokens > 0 &&
                limits.prefill_chunk_tokens > 0);
 }
 
 void Scheduler::add(std::unique_ptr<Sequence> sequence) {
-  sequence->salt = blocks_.salt(sequence->params.cache_salt);
+  sequence->salt = kv_.blocks().salt(sequence->params.cache_salt);
   insert_by_id(waiting_, std::move(sequence));
 }
 
@@ -55,7 +51,7 @@ Batch Scheduler::schedule() {
   if (batch.sequences.empty()) batch = decode_batch();
   // The pool holds at least one longest request, so some sequence can run unless others hold
   // blocks.
-  const bool may_wait = blocks_.num_other_holds() > 0 || std::ranges::any_of(running_, is_loading);
+  const bool may_wait = kv_.blocks().num_other_holds() > 0 || std::ranges::any_of(running_, is_loading);
   SLUICE_CHECK(!batch.sequences.empty() || may_wait, "{} waiting, {} running", waiting_.size(),
                running_.size());
   if (!batch.sequences.empty()) last_phase_ = batch.phase;
@@ -128,17 +124,16 @@ Batch Scheduler::prefill_batch() {
 std::vector<Scheduler::Candidate> Scheduler::admissible() {
   std::vector<Candidate> result;
   int64_t num_seats = limits_.max_num_seqs - std::ssize(running_);
-  int64_t num_free = blocks_.num_free_blocks();
+  int64_t num_free = kv_.blocks().num_free_blocks();
   for (const auto& sequence : waiting_) {
     if (num_seats == 0) break;
     if (maker_of(*sequence) != nullptr) continue;
-    const PrefixMatch match =
-        blocks_.match_prefix(sequence->tokens, max_hit(*sequence), sequence->salt);
+    const PrefixMatch match = kv_.match(*sequence);
     if (hold(*sequence, match.num_tokens)) continue;
     --num_seats;
     num_free -= match.num_free_blocks;
     num_free -=
-        blocks_for_tokens(sequence->num_tokens() - match.num_tokens, blocks_.block_tokens());
+        blocks_for_tokens(sequence->num_tokens() - match.num_tokens, kv_.blocks().block_tokens());
     if (num_free < 0) break;
     result.push_back({.sequence = sequence.get(), .num_done = match.num_tokens, .waits = true});
   }
@@ -158,10 +153,10 @@ const Sequence* Scheduler::maker_of(const Sequence& sequence) const {
 // sequence.
 bool Scheduler::hold(Sequence& sequence, int64_t num_cached) const {
   sequence.held_by = {};
-  if (max_hit(sequence) == 0) return false;  // it computes its prompt itself
+  if (sequence.needs_scores()) return false;  // it computes its prompt itself
   for (const auto& maker : running_) {
     if (maker->kv.prefill_done() || maker->salt != sequence.salt) continue;
-    const int64_t num_shared = blocks_.match_prefill(sequence.tokens, num_cached, maker->tokens);
+    const int64_t num_shared = kv_.blocks().match_prefill(sequence.tokens, num_cached, maker->tokens);
     if (num_shared <= maker->kv.num_tokens()) continue;
     sequence.held_by = maker->id;
     sequence.held_until = num_shared;
@@ -185,18 +180,12 @@ int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
   Sequence& sequence = *candidate.sequence;
   if (!candidate.waits) return room.take(candidate.num_done, sequence.num_tokens());
   // Again: those that were admitted in this pass may have evicted blocks, or compute the same ones.
-  const int64_t num_cached =
-      blocks_.match_prefix(sequence.tokens, max_hit(sequence), sequence.salt).num_tokens;
+  const int64_t num_cached = kv_.match(sequence).num_tokens;
   if (hold(sequence, num_cached)) return 0;
   const int64_t num_rows = room.take(num_cached, sequence.num_tokens());
   if (num_rows == 0) return 0;
-  if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached,
-                         max_hit(sequence), sequence.salt)) {
-    return 0;
-  }
-  sequence.set_cached();
+  if (!kv_.begin(sequence, sequence.num_tokens() - num_cached)) return 0;
   insert_by_id(running_, take_by_id(waiting_, sequence.id));
-  if (on_begin) on_begin(sequence);
   return sequence.is_loading ? 0 : num_rows;
 }
 
@@ -208,7 +197,7 @@ Batch Scheduler::decode_batch() {
   // Oldest first, so that a preempted sequence is never one that is in the batch already.
   for (size_t i = 0; i < running_.size(); ++i) {
     if (!running_[i]->kv.prefill_done()) continue;
-    while (i < running_.size() && !blocks_.try_reserve(running_[i]->kv, 1)) preempt_newest();
+    while (i < running_.size() && !kv_.reserve(*running_[i], 1)) preempt_newest();
     if (i < running_.size()) {
       batch.sequences.push_back(
           {.sequence = running_[i].get(), .num_rows = 1, .wants_token = true});
@@ -217,16 +206,12 @@ Batch Scheduler::decode_batch() {
   return batch;
 }
 
-int64_t Scheduler::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
-  const int64_t num_tokens = sequence.kv.num_tokens();
-  const int64_t num_free = int64_t{blocks_.num_free_blocks()} * blocks_.block_tokens();
-  const int64_t room = sequence.kv.num_reserved_tokens() + num_free - num_tokens - 1;
-  const int64_t num_reserved = std::clamp<int64_t>(num_drafts, 0, std::max<int64_t>(room, 0));
-  SLUICE_CHECK(blocks_.try_reserve(sequence.kv, 1 + num_reserved));
-  return num_reserved;
-}
-
 std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
+  const bool is_decode = batch.phase != Phase::kPrefill;
+  // A step after one without drafts will probably have none either.
+  const auto has_drafts = [](const ScheduledSequence& s) { return s.num_drafts > 0; };
+  const bool verifies =
+      batch.phase == Phase::kVerify && std::ranges::none_of(batch.sequences, has_drafts);
   std::vector<Candidate> prefilling;
   std::vector<ExpectedSequence> decoding;
   for (const auto& sequence : running_) {
@@ -240,12 +225,12 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
       prefilling.push_back({.sequence = sequence.get(), .num_done = num_done});
     } else if (!runs || sequence->num_generated() + 1 < sequence->params.max_tokens) {
       // A block that this decode step fills is sealed only at commit, so it is not expected yet.
-      const bool is_decode = batch.phase != Phase::kPrefill;
-      decoding.push_back({&sequence->kv, is_decode ? sequence->kv.num_tokens() : num_done});
+      decoding.push_back({.kv = &sequence->kv,
+                          .num_sealed_tokens = is_decode ? sequence->kv.num_tokens() : num_done,
+                          .is_verify = verifies});
     }
   }
-  const bool decodes_on =
-      batch.phase == Phase::kPrefill || decode_ns_due_ - last_decode_ns_ > 0;  // after this step
+  const bool decodes_on = !is_decode || decode_ns_due_ - last_decode_ns_ > 0;  // after this step
   if (decodes_on && !decoding.empty()) return decoding;
   if (!prefilling.empty()) return expect_prefill(std::move(prefilling));
   // A waiting sequence is admitted as soon as fewer than max_num_seqs run, if memory allows.
@@ -271,15 +256,9 @@ void Scheduler::preempt_newest() {
   SLUICE_CHECK(!running_.empty());
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
   running_.pop_back();
-  release(*sequence);
+  kv_.release(*sequence);
   insert_by_id(waiting_, std::move(sequence));
   ++num_preemptions_;
-}
-
-// Everything keyed by the sequence is dropped (on_release) before its blocks become free.
-void Scheduler::release(Sequence& sequence) {
-  if (on_release) on_release(sequence);
-  blocks_.release(sequence.kv);
 }
 
 std::vector<SequenceId> Scheduler::cancelled_ids() const {
@@ -295,7 +274,7 @@ std::vector<SequenceId> Scheduler::cancelled_ids() const {
 std::unique_ptr<Sequence> Scheduler::remove(SequenceId id) {
   std::unique_ptr<Sequence> found = take_by_id(running_, id);
   if (found) {
-    release(*found);
+    kv_.release(*found);
   } else {
     found = take_by_id(waiting_, id);
   }

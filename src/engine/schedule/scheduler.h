@@ -20,16 +20,15 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "attention/residency.h"
+#include "engine/kv/kv_station.h"
 #include "engine/schedule/pass_room.h"
 #include "engine/schedule/prefill_rates.h"
 #include "engine/sequence.h"
-#include "kv/block_manager.h"
 
 namespace sluice {
 
@@ -76,8 +75,8 @@ struct QueueSizes {
 
 class Scheduler {
  public:
-  // REQUIRES: the block manager outlives the scheduler.
-  Scheduler(const SchedulerLimits& limits, BlockManager& blocks);
+  // REQUIRES: the station outlives the scheduler.
+  Scheduler(const SchedulerLimits& limits, KvStation& kv);
 
   // Queues a sequence. REQUIRES: its prompt + max_tokens fit the pool if it runs alone (the engine
   // checks), so that every waiting sequence runs eventually.
@@ -88,10 +87,6 @@ class Scheduler {
   // only while a sequence loads, or other holders have blocks (BlockManager::hold).
   Batch schedule();
 
-  // Reserves blocks for draft tokens after the row of a sequence of a decode step, and returns for
-  // how many, at most `num_drafts`. Takes free blocks only: no sequence loses its own for drafts.
-  int64_t reserve_drafts(Sequence& sequence, int64_t num_drafts);
-
   // `batch` ran and took this long. Not called for a pass that was cancelled.
   // REQUIRES: its rows are not committed yet.
   void measured(const Batch& batch, int64_t duration_ns);
@@ -99,14 +94,6 @@ class Scheduler {
   // The sequences that the step after `batch` will probably run, in its order; empty if unknown. A
   // wrong guess costs transfers, never results.
   std::vector<ExpectedSequence> expect_next(const Batch& batch) const;
-
-  // Called when a sequence has got its blocks. It may set is_loading: then the sequence gets no
-  // rows until that is cleared again, and others run meanwhile.
-  std::function<void(Sequence&)> on_begin;
-
-  // Called before a sequence's blocks are returned: it was preempted, has finished or was
-  // cancelled.
-  std::function<void(Sequence&)> on_release;
 
   // The sequences whose flag is set.
   std::vector<SequenceId> cancelled_ids() const;
@@ -148,13 +135,12 @@ class Scheduler {
   static void sort(std::vector<Candidate>& candidates);
   int64_t take_rows(const Candidate& candidate, PassRoom& room);
   std::vector<ExpectedSequence> expect_prefill(std::vector<Candidate> candidates) const;
-  void release(Sequence& sequence);
   void preempt_newest();
 
   static constexpr int32_t kMaxPassesMissed = 8;
 
   SchedulerLimits limits_;
-  BlockManager& blocks_;
+  KvStation& kv_;
   // Both in order of arrival, that is, of ids.
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // hold KV

@@ -123,7 +123,7 @@ bool KvStore::is_busy() const { return !loads_.is_idle() || (writes_ && !writes_
 // Each block that was written gives the disk new patience. Loads go on meanwhile.
 bool KvStore::flush(std::chrono::nanoseconds patience) {
   Clock::time_point deadline = Clock::now() + patience;
-  for (tend(); writes_ && !writes_->is_idle(); tend()) {
+  for (tend({}); writes_ && !writes_->is_idle(); tend({})) {
     if (mailbox_.wait(kLook)) {
       deadline = Clock::now() + patience;
     } else if (Clock::now() > deadline) {

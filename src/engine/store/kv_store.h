@@ -1,6 +1,6 @@
 // KvStore: joins the blocks in memory with those on disk (docs/kv_store.md).
 //
-// Made by LlmEngine if a store is asked for. Blocks are written behind the engine as they are
+// The KvBacking of engines with a KV store. Blocks are written behind the engine as they are
 // sealed (write_behind.h), and the beginnings of prompts are read when sequences are admitted
 // (prefix_loads.h). The engine never waits for the disk, but for `wait` and `flush`; faults of the
 // disk are misses and skipped blocks. Thread rule: the engine's thread, but for the members that
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "attention/policy.h"
+#include "engine/kv/kv_backing.h"
 #include "engine/sequence.h"
 #include "engine/store/block_names.h"
 #include "engine/store/mailbox.h"
@@ -34,7 +35,7 @@
 
 namespace sluice {
 
-class KvStore {
+class KvStore final : public KvBacking {
  public:
   struct Parts {
     BlockManager& blocks;
@@ -51,45 +52,29 @@ class KvStore {
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;
 
-  // ---- The life of sequences and blocks.
+  bool exists() const override { return true; }
+  bool writes() const override { return writes_.has_value(); }
 
-  // A sequence has just got its blocks; it may load now (Sequence::is_loading).
-  void begin(Sequence& sequence) { loads_.begin(sequence); }
-  // A sequence loses its blocks.
-  void release(Sequence& sequence);
-  // Rows of a sequence were committed: blocks that are sealed now get names, and are written.
-  void committed(Sequence& sequence, Phase phase);
-  // A block's contents are gone.
-  void forget(BlockId id);
+  void begin(Sequence& sequence) override { loads_.begin(sequence); }
+  void release(Sequence& sequence) override;
+  // Blocks that are sealed now get names, and are written.
+  void committed(Sequence& sequence, Phase phase) override;
+  void forget(BlockId id) override;
 
-  // ---- Between steps.
+  void tend(const OnProgress& on_progress) override;
+  void wait(std::chrono::nanoseconds limit) override { mailbox_.wait(limit); }
+  bool is_busy() const override;
+  bool flush(std::chrono::nanoseconds patience) override;
 
-  // Takes what the threads of the store have done, and gives them more to do. `on_progress` is
-  // called for each sequence of whose prompt something was read. Errors: kDevice.
-  using OnProgress = std::function<void(Sequence&)>;
-  void tend(const OnProgress& on_progress = {});
-  // Waits until `tend` has something to take, at most this long.
-  void wait(std::chrono::nanoseconds limit) { mailbox_.wait(limit); }
-  // Whether anything is left to do for `tend`.
-  bool is_busy() const;
-  // Waits until all blocks are stored that shall be; false if none was in `patience`.
-  bool flush(std::chrono::nanoseconds patience);
+  // Of an engine that writes: whether the block was written, or was read.
+  bool is_stored(BlockId id) const override { return writes_ && writes_->is_stored(id); }
+  std::optional<StoreKey> key_of(BlockId id) const override;
+  void set_pinned(std::set<StoreKey> keys) override { store_.set_pinned(std::move(keys)); }
+  size_t num_loading_blocks(SequenceId id) const override { return loads_.num_left(id); }
 
-  // Whether blocks are written; and whether this one was, or was read.
-  bool writes() const { return writes_.has_value(); }
-  bool is_stored(BlockId id) const { return writes_ && writes_->is_stored(id); }
-
-  // The key of a block that has a name; and the keys of blocks that are evicted last.
-  std::optional<StoreKey> key_of(BlockId id) const;
-  void set_pinned(std::set<StoreKey> keys) { store_.set_pinned(std::move(keys)); }
-  // As PrefixLoads::num_left.
-  size_t num_loading_blocks(SequenceId id) const { return loads_.num_left(id); }
-
-  // Adds its counts.
-  void read_stats(EngineStats& stats) const;
-  // What went wrong so far, one line each; any thread.
-  std::vector<std::string> warnings() const;
-  size_t num_warnings() const { return num_warnings_; }
+  void read_stats(EngineStats& stats) const override;
+  std::vector<std::string> warnings() const override;
+  size_t num_warnings() const override { return num_warnings_; }
 
  private:
   BlockStoreOptions store_options(const KvStoreOptions& options, const StoreFormat& format);

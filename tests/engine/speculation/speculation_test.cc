@@ -246,7 +246,7 @@ int64_t poison_after_valid(const LlmEngine& engine) {
   int64_t num_rows = 0;
   const KvLayout& layout = engine.plan().kv_layout;
   const KvBlockShape& shape = layout.block;
-  for (const auto& sequence : engine.running()) {
+  for (const auto& sequence : engine.scheduler().running()) {
     for (const SequenceBlock& block : sequence->kv.blocks()) {
       if (block.num_valid_tokens == shape.block_tokens || block.num_valid_tokens == 0) continue;
       for (const LayerId layer : layout.layers()) {

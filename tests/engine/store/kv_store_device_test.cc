@@ -108,9 +108,9 @@ TEST(PageReadsOnDevice, AreCounted) {
     options.count_page_reads = true;
     const auto engine = make_engine(options);
     std::vector<int32_t> before, after;
-    engine->copy_page_reads(before);
+    engine->reports().copy_page_reads(before);
     run_jobs(*engine, {{random_tokens(200, 1), sampled(40, 1)}});
-    engine->copy_page_reads(after);
+    engine->reports().copy_page_reads(after);
     int64_t num_reads = 0;
     for (size_t i = 0; i < after.size(); ++i) num_reads += after[i] - before[i];
     EXPECT_EQ(num_reads, 39 * 2 * 2 * 2) << kv_offload_name(mode);

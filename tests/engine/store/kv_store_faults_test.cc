@@ -219,7 +219,7 @@ TEST_P(KvStoreFaults, ALongTextWaitsForReadsOfACancelledRequest) {
   while (engine->has_unfinished()) engine->step();
   ASSERT_GT(engine->blocks().num_other_holds(), 0);
   const std::vector<int32_t> text = random_tokens(num_tokens, 3);
-  auto scores = std::async(std::launch::async, [&] { return engine->score(text, {}); });
+  auto scores = std::async(std::launch::async, [&] { return engine->solo().score(text, {}); });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   gate.open();
   EXPECT_EQ(scores.get().size(), text.size() - 1);

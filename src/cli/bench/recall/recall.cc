@@ -113,7 +113,7 @@ std::vector<TapTensor> capture(LlmEngine& engine, const std::vector<int32_t>& id
   watch.on_progress = [&](int64_t rows) {
     progress.update_tokens(rows, std::ssize(ids), fmt::format("{} of {} tokens", rows, ids.size()));
   };
-  if (!engine.record_taps(ids, recorder, watch)) throw Interrupted();
+  if (!engine.solo().record_taps(ids, recorder, watch)) throw Interrupted();
   return recorder.take();
 }
 

@@ -1,18 +1,71 @@
-// Checks of a request before it is queued: the errors of LlmEngine::add_request.
+// What is known of the model, and the checks of a request before it is queued.
+#include "engine/stations/front.h"
+
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "engine/llm_engine.h"
+#include "engine/plan/model_check.h"
 #include "engine/sampling/sampler.h"
 
 namespace sluice {
+namespace {
+
+// A seed for a request that names none: the engine's seed and the request's id, mixed so that
+// neighbouring ids draw unrelated numbers. Source: the finalizer of MurmurHash3.
+int64_t draw_seed(int64_t engine_seed, int64_t request_id) {
+  uint64_t x = static_cast<uint64_t>(engine_seed) * 0x9e3779b97f4a7c15u +
+               static_cast<uint64_t>(request_id) + 1;
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+  return static_cast<int64_t>((x ^ (x >> 33)) >> 1);
+}
+
+}  // namespace
+
+Front::Front(const EngineOptions& options, Device& device, const PolicyPair& policies,
+             const AdjustPlan& adjust_plan)
+    : model_path_(options.model), seed_(options.seed), directory_(options.model) {
+  config_ = read_config_for_weights(options, directory_);
+  plan_ = make_engine_plan(options, config_, device, policies);
+  if (adjust_plan) adjust_plan(plan_);
+  if (!plan_.memory.fits) throw Error(ErrorCode::kDoesNotFit, plan_.memory.remedy, options.model);
+}
+
+void Front::load_files(const EngineOptions& options) {
+  tokenizer_ = load_tokenizer(options, directory_);
+  brings_tokenizer_ = brings_tokenizer(options, directory_);
+  if (brings_tokenizer_) file_warnings_ = reconcile_tokenizer(*tokenizer_, config_);
+  if (options.load_format == LoadFormat::kDummy) return;
+  checkpoint_.emplace(directory_);
+  file_warnings_.insert(file_warnings_.end(), checkpoint_->warnings().begin(),
+                        checkpoint_->warnings().end());
+}
+
+std::unique_ptr<Sequence> Front::make_sequence(std::vector<int32_t> prompt,
+                                               const SamplingParams& params, CancelFlag cancel) {
+  check(prompt, params);
+  const SequenceId id(next_id_++);
+  const int64_t seed = params.seed ? *params.seed : draw_seed(seed_, id.value);
+  auto sequence = std::make_unique<Sequence>(id, std::move(prompt), params, seed,
+                                             Detokenizer(*tokenizer_, params.skip_special_tokens));
+  sequence->cancel = std::move(cancel);
+  return sequence;
+}
+
+std::vector<std::string> Front::warnings() const {
+  std::vector<std::string> warnings = config_.warnings;
+  warnings.insert(warnings.end(), file_warnings_.begin(), file_warnings_.end());
+  warnings.insert(warnings.end(), plan_.memory.warnings.begin(), plan_.memory.warnings.end());
+  return warnings;
+}
 
 // An id that the tokenizer produces but the model lacks means that the files do not belong together
 // (kModel); any other unknown id is the caller's error.
-void LlmEngine::fail_unknown_id(int32_t id) const {
+void Front::fail_unknown_id(int32_t id) const {
   if (id >= 0 && brings_tokenizer_ && id < tokenizer_->vocab_size()) {
     throw Error(ErrorCode::kModel,
                 fmt::format("the tokenizer gives token id {}, but the model's embedding has {} "
@@ -26,7 +79,7 @@ void LlmEngine::fail_unknown_id(int32_t id) const {
 }
 
 // Ids may come from the caller instead of the tokenizer.
-void LlmEngine::check_ids(const std::vector<int32_t>& ids) const {
+void Front::check_ids(const std::vector<int32_t>& ids) const {
   for (const int32_t id : ids) {
     if (id < 0 || id >= config_.vocab_size) fail_unknown_id(id);
   }
@@ -34,7 +87,7 @@ void LlmEngine::check_ids(const std::vector<int32_t>& ids) const {
 
 // Tokens that logit_bias, allowed_token_ids and stop tokens before min_tokens leave. The op would
 // fail on a row without any, and take all other requests with it.
-bool LlmEngine::leaves_token(const SamplingParams& params) const {
+bool Front::leaves_token(const SamplingParams& params) const {
   std::vector<bool> choosable(static_cast<size_t>(config_.vocab_size), !params.allowed_token_ids);
   const auto set_all = [&](const std::vector<int32_t>& ids, bool value) {
     for (const int32_t id : ids) choosable[static_cast<size_t>(id)] = value;
@@ -50,7 +103,7 @@ bool LlmEngine::leaves_token(const SamplingParams& params) const {
   return std::find(choosable.begin(), choosable.end(), true) != choosable.end();
 }
 
-void LlmEngine::check_choices(const SamplingParams& params) const {
+void Front::check_choices(const SamplingParams& params) const {
   const auto check = [this](const char* name, int32_t id) {
     if (id >= 0 && id < config_.vocab_size) return;
     fail(ErrorCode::kInvalidArgument,
@@ -69,8 +122,7 @@ void LlmEngine::check_choices(const SamplingParams& params) const {
   }
 }
 
-void LlmEngine::check_request(const std::vector<int32_t>& prompt,
-                              const SamplingParams& params) const {
+void Front::check(const std::vector<int32_t>& prompt, const SamplingParams& params) const {
   params.validate();
   if (prompt.empty()) {
     fail(ErrorCode::kInvalidArgument,

@@ -1,10 +1,10 @@
 // Blocks are held from the first on: a beginning is of use without its rest, but not the reverse.
-#include "engine/pins.h"
+#include "engine/kv/pins.h"
 
 #include <algorithm>
 
 #include "core/error.h"
-#include "engine/store/kv_store.h"
+#include "engine/kv/kv_backing.h"
 
 namespace sluice {
 
@@ -18,7 +18,7 @@ void Pins::check_room(const std::string& name, int64_t num_prompt_tokens) const 
   }
   const int64_t num_blocks = num_prompt_tokens / parts_.blocks.block_tokens();
   const int64_t num_left = parts_.max_blocks - num_held_;
-  if (parts_.store != nullptr || num_blocks <= num_left) return;
+  if (parts_.store.writes() || num_blocks <= num_left) return;
   fail(ErrorCode::kDoesNotFit,
        "pin '{}' needs {} KV blocks, and {} of {} are left for pins beside one longest request; "
        "delete a pin, lower max_model_len, give KV more memory, or use a kv_store",
@@ -34,24 +34,24 @@ void Pins::keep(const std::string& name, const SequenceKv& kv, int64_t num_token
     const BlockId id = kv.blocks()[static_cast<size_t>(i)].id;
     if (!parts_.blocks.is_findable(id)) break;
     ++pin.num_blocks;
-    const auto key = parts_.store != nullptr ? parts_.store->key_of(id) : std::nullopt;
+    const auto key = parts_.store.writes() ? parts_.store.key_of(id) : std::nullopt;
     if (key) pin.keys.push_back(*key);
     if (num_held_ >= parts_.max_blocks) continue;
     parts_.blocks.hold(id);
     pin.held.push_back(id);
     ++num_held_;
   }
-  if (parts_.store == nullptr) pin.num_blocks = std::ssize(pin.held);
+  if (!parts_.store.writes()) pin.num_blocks = std::ssize(pin.held);
   ++num_changes_;
   tell_store();
 }
 
 // All keys: two pins may have blocks in common.
 void Pins::tell_store() const {
-  if (parts_.store == nullptr) return;
+  if (!parts_.store.writes()) return;
   std::set<StoreKey> keys;
   for (const auto& [name, pin] : pins_) keys.insert(pin.keys.begin(), pin.keys.end());
-  parts_.store->set_pinned(std::move(keys));
+  parts_.store.set_pinned(std::move(keys));
 }
 
 // Last to first, so that a prefix outlives its extensions in the cache.
@@ -78,9 +78,9 @@ std::vector<PinInfo> Pins::list() const {
     info.num_bytes = pin.num_blocks * parts_.block_bytes;
     const int64_t num_held = std::ssize(pin.held);
     (parts_.on_host ? info.num_host_tokens : info.num_device_tokens) = num_held * block_tokens;
-    if (parts_.store == nullptr) continue;
+    if (!parts_.store.writes()) continue;
     const int64_t num_stored =
-        std::ranges::count_if(pin.held, [this](BlockId id) { return parts_.store->is_stored(id); });
+        std::ranges::count_if(pin.held, [this](BlockId id) { return parts_.store.is_stored(id); });
     info.num_disk_tokens = (num_stored + pin.num_blocks - num_held) * block_tokens;
   }
   return list;

@@ -1,6 +1,6 @@
 // Pins: holds the blocks of named prefixes, so that they stay in memory.
 //
-// Part of LlmEngine. A pin is made by a request that computes, or finds, the prefix; when it ends,
+// Part of KvStation. A pin is made by a request that computes, or finds, the prefix; when it ends,
 // its blocks are held. Pins never take the memory that one longest request needs, so that every
 // request still runs; what does not fit is left to the KV store, if there is one. Requests know
 // nothing of pins: they find the blocks as any others. Thread rule: the engine's thread, but for
@@ -22,20 +22,18 @@
 
 namespace sluice {
 
-class KvStore;
+class KvBacking;
 
 class Pins {
  public:
   struct Parts {
     BlockManager& blocks;
+    KvBacking& store;         // if it writes: has, or will have, all blocks; evicts pins' last
     int64_t max_blocks = 0;   // that pins may hold
     int64_t block_bytes = 0;  // all layers
     bool on_host = false;     // where blocks are
-    // Has, or will have, all blocks, and evicts those of pins last; outlives this object. Null:
-    // there is no store, or it is only read.
-    KvStore* store = nullptr;
   };
-  // REQUIRES: `blocks` outlives this object.
+  // REQUIRES: both references outlive this object.
   explicit Pins(const Parts& parts) : parts_(parts) {}
 
   // Errors: kInvalidArgument for a name that is_pin_name refuses; kDoesNotFit for a prompt of which

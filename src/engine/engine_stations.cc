@@ -1,0 +1,155 @@
+// Files are checked before memory is taken, memory before weights are loaded.
+#include "engine/engine_stations.h"
+
+#include <exception>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "engine/stations/speculative_drafts.h"
+#include "engine/store/kv_store.h"
+#include "engine/store/store_format.h"
+
+namespace sluice {
+
+EngineParts make_engine_parts(const EngineOptions& options) {
+  if (options.timeline_path && options.timeline_ring) {
+    fail(ErrorCode::kInvalidArgument, "timeline_path and timeline_ring exclude each other");
+  }
+  EngineParts parts;
+  if (options.timeline_ring) parts.recorders.ring = std::make_unique<TimelineRing>();
+  if (options.timeline_path) {
+    parts.recorders.timeline = std::make_unique<Timeline>(*options.timeline_path);
+  }
+  DeviceOptions device_options;
+  device_options.num_threads = options.num_threads.value_or(0);
+  device_options.trace = parts.recorders.sink();
+  parts.device = make_device(options.device, device_options);
+  return parts;
+}
+
+EngineStations::EngineStations(const EngineOptions& options, EngineParts parts,
+                               const OnProgress& on_progress)
+    : recorders(std::move(parts.recorders)),
+      now_ns(parts.now_ns ? std::move(parts.now_ns) : steady_ns) {
+  const int64_t begin_ns = now_ns();
+  load_model(options, parts, on_progress);
+  const auto hash = rank->load_weights(options.seed, options.kv_store.dir.has_value(), on_progress);
+  front->close_checkpoint();
+  make_kv(options, parts.store_files, hash);
+  const EnginePlan& plan = front->plan();
+  scheduler = std::make_unique<Scheduler>(plan.passes.scheduler, *kv);
+  observer =
+      std::make_unique<Observer>(rank->residency(), rank->policies(), plan.kv_layout.block);
+  answers = std::make_unique<Answers>(front->config().eos_ids);
+  make_drafts(options, parts);
+  solo = std::make_unique<Solo>(Solo::Stations{.front = *front,
+                                               .rank = *rank,
+                                               .kv = *kv,
+                                               .observer = *observer,
+                                               .scheduler = *scheduler,
+                                               .answers = *answers});
+  reports = std::make_unique<Reports>(Reports::Stations{.recorders = recorders,
+                                                        .front = *front,
+                                                        .rank = *rank,
+                                                        .kv = *kv,
+                                                        .scheduler = *scheduler,
+                                                        .observer = *observer,
+                                                        .answers = *answers,
+                                                        .drafts = *drafts},
+                                      now_ns() - begin_ns);
+}
+
+// Work may be pending after an error, and it uses memory that the stations free. A wait is tried
+// also if another one throws.
+EngineStations::~EngineStations() {
+  const auto attempt = [](const auto& wait) {
+    try {
+      wait();
+    } catch (const std::exception&) {
+      // LlmEngine::step has thrown it to the caller already.
+    }
+  };
+  attempt([this] { kv->flush(); });
+  attempt([this] { rank->residency().synchronize(); });
+  attempt([this] { rank->compute().synchronize(); });
+}
+
+void EngineStations::load_model(const EngineOptions& options, EngineParts& parts,
+                                const OnProgress& on_progress) {
+  if (!parts.policies) parts.policies = make_policies(options);
+  front = std::make_unique<Front>(options, *parts.device, *parts.policies, parts.adjust_plan);
+  if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer});
+  front->load_files(options);
+  if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer, .share = 1});
+  rank = std::make_unique<Rank>(std::move(parts.device), std::move(parts.policies), *front, options,
+                                on_progress);
+}
+
+// One longest request must still fit beside all pins.
+void EngineStations::make_kv(const EngineOptions& options, StoreFiles* files,
+                             const std::optional<WeightsHash>& weights) {
+  const EnginePlan& plan = front->plan();
+  const int32_t block_tokens = plan.kv_layout.block.block_tokens;
+  const Policy& prefill = rank->policies().of(Phase::kPrefill);
+  BlockManagerOptions blocks;
+  blocks.num_blocks = plan.num_blocks;
+  blocks.block_tokens = block_tokens;
+  blocks.enable_prefix_caching = options.enable_prefix_caching;
+  blocks.scope_tokens = prefill.prefill_scope_tokens();
+  blocks.tail_tokens = prefill.prefill_tail_tokens();
+  kv = std::make_unique<KvStation>(
+      KvStation::Options{
+          .blocks = blocks,
+          .max_pinned_blocks =
+              plan.num_blocks - blocks_for_tokens(plan.max_model_len, block_tokens),
+          .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
+          .on_host = offloads(plan)},
+      rank->residency(),
+      options.kv_store.dir ? store_maker(options, files, weights) : KvStation::MakeBacking());
+}
+
+KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options, StoreFiles* files,
+                                                   const std::optional<WeightsHash>& weights) {
+  return [this, &options, files, &weights](BlockManager& blocks) {
+    const EnginePlan& plan = front->plan();
+    const KvBlockShape& block = plan.kv_layout.block;
+    const bool selects = rank->policies().rule(Phase::kPrefill, block).selects() ||
+                         rank->policies().rule(Phase::kDecode, block).selects();
+    const SparseOptions sparse = complete_sparse_options(options);
+    KvStore::Parts parts{
+        .blocks = blocks,
+        .port = rank->residency().make_port(),
+        .format = make_store_format({.weights = weights.value(),
+                                     .config = front->config(),
+                                     .layout = plan.kv_layout,
+                                     .policies = rank->policies(),
+                                     .sparse = sparse,
+                                     .device = rank->device()}),
+        .stores_decoded = !selects,
+        .ns_per_row = [this](int64_t pos) { return scheduler->rates().ns_per_row(pos); },
+        .files = files};
+    return std::make_unique<KvStore>(options.kv_store, std::move(parts));
+  };
+}
+
+void EngineStations::make_drafts(const EngineOptions& options, EngineParts& parts) {
+  const SpeculativeOptions resolved = resolve_speculative(options.speculative);
+  if (resolved.method == SpeculativeMethod::kNone) {
+    drafts = std::make_unique<Drafts>();
+    return;
+  }
+  drafts = std::make_unique<SpeculativeDrafts>(
+      SpeculativeDrafts::Stations{.rank = *rank,
+                                  .kv = *kv,
+                                  .observer = *observer,
+                                  .answers = *answers,
+                                  .now_ns = now_ns},
+      Speculator::Parts{.options = resolved,
+                        .limits = draft_limits(resolved, front->plan().passes.limits.max_seqs),
+                        .vocab_size = front->config().vocab_size,
+                        .source = std::move(parts.draft_source),
+                        .forced = std::move(parts.forced_acceptance)});
+}
+
+}  // namespace sluice

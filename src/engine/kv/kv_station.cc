@@ -1,0 +1,121 @@
+// The order in which block tables, memory, store and pins hear of an event.
+#include "engine/kv/kv_station.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+// While all requests load: until the next look at cancelled ones, and at new ones.
+constexpr std::chrono::milliseconds kLongestWait{10};
+
+// How long to wait for a disk: for the next block to be written at the end, and for blocks that
+// reads and writes hold.
+constexpr std::chrono::seconds kPatience{10};
+
+// Tokens that need a score have to be computed.
+int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 : kAnyHit; }
+
+}  // namespace
+
+KvStation::KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing)
+    : follower_(follower),
+      blocks_(with_discard(options.blocks)),
+      backing_(make_backing ? make_backing(blocks_) : std::make_unique<KvBacking>()),
+      pins_({.blocks = blocks_,
+             .store = *backing_,
+             .max_blocks = options.max_pinned_blocks,
+             .block_bytes = options.block_bytes,
+             .on_host = options.on_host}) {}
+
+BlockManagerOptions KvStation::with_discard(BlockManagerOptions options) {
+  options.on_discard = [this](BlockId id) {
+    follower_.discard(id);
+    backing_->forget(id);
+  };
+  return options;
+}
+
+PrefixMatch KvStation::match(const Sequence& sequence) const {
+  return blocks_.match_prefix(sequence.tokens, max_hit(sequence), sequence.salt);
+}
+
+bool KvStation::begin(Sequence& sequence, int64_t num_new_tokens) {
+  if (!blocks_.try_begin(sequence.kv, sequence.tokens, num_new_tokens, max_hit(sequence),
+                         sequence.salt)) {
+    return false;
+  }
+  sequence.set_cached();
+  backing_->begin(sequence);
+  return true;
+}
+
+// No request runs, so only the store can hold blocks that the sequence needs: for its writes, and
+// for its reads of requests that were cancelled.
+void KvStation::begin_alone(Sequence& sequence) {
+  const auto begin = [&] {
+    return blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens(),
+                             /*max_hit_tokens=*/0);
+  };
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (bool begun = begin(); !begun; begun = begin()) {
+    SLUICE_CHECK(backing_->is_busy(), "{} blocks for {} tokens", blocks_.num_free_blocks(),
+                 sequence.num_tokens());
+    if (std::chrono::steady_clock::now() > deadline) {
+      fail(ErrorCode::kIo, "the KV store still reads or writes {} blocks; try again",
+           blocks_.num_other_holds());
+    }
+    backing_->wait(kLongestWait);
+    backing_->tend({});
+  }
+}
+
+void KvStation::commit_alone(Sequence& sequence, int64_t num_rows) {
+  blocks_.commit(sequence.kv, sequence.tokens, num_rows);
+}
+
+bool KvStation::reserve(Sequence& sequence, int64_t num_new_tokens) {
+  return blocks_.try_reserve(sequence.kv, num_new_tokens);
+}
+
+int64_t KvStation::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
+  const int64_t num_free = int64_t{blocks_.num_free_blocks()} * blocks_.block_tokens();
+  const int64_t room =
+      sequence.kv.num_reserved_tokens() + num_free - sequence.kv.num_tokens() - 1;
+  const int64_t num_reserved = std::clamp<int64_t>(num_drafts, 0, std::max<int64_t>(room, 0));
+  SLUICE_CHECK(blocks_.try_reserve(sequence.kv, 1 + num_reserved));
+  return num_reserved;
+}
+
+void KvStation::commit(Sequence& sequence, Phase phase, int64_t num_rows) {
+  blocks_.commit(sequence.kv, sequence.tokens, num_rows);
+  follower_.committed(sequence.id, sequence.kv);
+  backing_->committed(sequence, phase);
+  sequence.set_prompt_done(sequence.kv.num_tokens());
+}
+
+void KvStation::drop_drafts(Sequence& sequence) {
+  blocks_.drop_reserved(sequence.kv);
+  follower_.drop_drafts(sequence.id, sequence.kv);
+}
+
+void KvStation::ended(const Sequence& sequence) {
+  if (!sequence.pin.empty()) pins_.keep(sequence.pin, sequence.kv, sequence.num_prompt_tokens);
+}
+
+// Everything keyed by the sequence is dropped before its blocks become free.
+void KvStation::release(Sequence& sequence) {
+  follower_.release(sequence.id);
+  backing_->release(sequence);
+  blocks_.release(sequence.kv);
+}
+
+void KvStation::wait() { backing_->wait(kLongestWait); }
+
+bool KvStation::flush() { return backing_->flush(kPatience); }
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+// KvStation: the blocks of all sequences. One call for each event of their life, which reaches the
+// block tables, the memory of blocks, the KV store and the pins in the order that they need.
+//
+// Owned by LlmEngine; the scheduler begins, reserves and releases, the engine commits. The memory
+// is behind KvFollower and the store behind KvBacking: both may be absent (null objects). Thread
+// rule: the engine's thread, but for pins().check_room.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "engine/kv/kv_backing.h"
+#include "engine/kv/pins.h"
+#include "engine/sequence.h"
+#include "kv/block_manager.h"
+#include "kv/kv_follower.h"
+
+namespace sluice {
+
+class KvStation {
+ public:
+  struct Options {
+    BlockManagerOptions blocks;    // on_discard is the station's own
+    int64_t max_pinned_blocks = 0;  // that pins may hold
+    int64_t block_bytes = 0;        // all layers
+    bool on_host = false;           // where blocks are
+  };
+  // Makes the KV store over the station's blocks; empty: none.
+  using MakeBacking = std::function<std::unique_ptr<KvBacking>(BlockManager& blocks)>;
+  // REQUIRES: the follower outlives the station. Errors: those of `make_backing`.
+  KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing = {});
+  KvStation(const KvStation&) = delete;
+  KvStation& operator=(const KvStation&) = delete;
+
+  // ---- The life of a sequence, in this order.
+
+  // How much of the sequence's tokens is cached; nothing of a prompt whose tokens need scores.
+  PrefixMatch match(const Sequence& sequence) const;
+  // Gives it the cached blocks of its tokens and reserves blocks for `num_new_tokens` more. All or
+  // nothing: false, with nothing changed, when there are not enough free blocks. It may load from
+  // the store afterwards (Sequence::is_loading): then it gets no rows until that is cleared.
+  bool begin(Sequence& sequence, int64_t num_new_tokens);
+  // The same without cached blocks, for a sequence that runs while no other does. Waits for blocks
+  // that the KV store reads into or writes. Errors: kIo if these reads and writes make no progress.
+  void begin_alone(Sequence& sequence);
+  // The next `num_rows` rows of such a sequence have valid KV. The store gets none of it.
+  void commit_alone(Sequence& sequence, int64_t num_rows);
+  // Reserves blocks for `num_new_tokens` after its valid tokens. All or nothing.
+  bool reserve(Sequence& sequence, int64_t num_new_tokens);
+  // Reserves blocks for draft tokens after the row of a decode step, and returns for how many, at
+  // most `num_drafts`. Takes free blocks only: no sequence loses its own for drafts.
+  int64_t reserve_drafts(Sequence& sequence, int64_t num_drafts);
+  // The next `num_rows` rows, which a pass of `phase` computed, have valid KV.
+  void commit(Sequence& sequence, Phase phase, int64_t num_rows);
+  // Blocks without a valid token are no longer needed: drafts that were not accepted had them.
+  void drop_drafts(Sequence& sequence);
+  // It has ended by itself: its prompt's blocks are held if its request asked for that (add_pin).
+  void ended(const Sequence& sequence);
+  // It loses its blocks: preempted, finished or cancelled. It may begin again.
+  void release(Sequence& sequence);
+
+  // ---- Between steps.
+
+  // Takes what was read from the store; `on_progress` gets each sequence that got something.
+  void tend(const KvBacking::OnProgress& on_progress) { backing_->tend(on_progress); }
+  // Waits until the store has read or written something, for a short time.
+  void wait();
+  // Waits until all blocks that shall be stored are. Gives up, false, if no block is written for
+  // seconds. Errors: kDevice.
+  bool flush();
+
+  const BlockManager& blocks() const { return blocks_; }
+  const KvBacking& store() const { return *backing_; }
+  Pins& pins() { return pins_; }
+  const Pins& pins() const { return pins_; }
+
+ private:
+  BlockManagerOptions with_discard(BlockManagerOptions options);
+
+  KvFollower& follower_;
+  BlockManager blocks_;
+  std::unique_ptr<KvBacking> backing_;  // never null
+  Pins pins_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,99 @@
+// The parts of a rank in order, and its passes.
+#include "engine/stations/rank.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "attention/offloaded_kv.h"
+#include "attention/resident_kv.h"
+#include "core/error.h"
+#include "ops/ops.h"
+#include "ops/sample.h"
+
+namespace sluice {
+
+Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies, const Front& front,
+           const EngineOptions& options, const OnProgress& on_progress)
+    : front_(front), device_(std::move(device)) {
+  const ModelConfig& config = front.config();
+  const EnginePlan& plan = front.plan();
+  compute_ = device_->make_stream(
+      {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
+  prepare_ops(*compute_);
+  weights_ = std::make_unique<Weights>(config, *device_);
+  policies_ = std::move(policies);
+  make_residency(on_progress);
+  policies_->initialize(*device_, plan.kv_layout, plan.num_blocks, plan.policies);
+  decoder_ =
+      std::make_unique<Decoder>(config, *weights_, plan.passes.decoder, *device_, *compute_);
+  runner_ = std::make_unique<Runner>(
+      Runner::Parts{.device = *device_,
+                    .compute = *compute_,
+                    .decoder = *decoder_,
+                    .residency = *residency_,
+                    .block_tokens = plan.kv_layout.block.block_tokens,
+                    .vocab_size = config.vocab_size,
+                    .eos_token_ids = config.eos_ids,
+                    .fixed_decode_shapes = plan.passes.fixed_decode_shapes,
+                    .max_decode_graphs = plan.passes.max_decode_graphs},
+      plan.passes.limits);
+}
+
+void Rank::make_residency(const OnProgress& on_progress) {
+  const EnginePlan& plan = front_.plan();
+  if (!offloads(plan)) {
+    residency_ = std::make_unique<ResidentKv>(*policies_, *device_, *compute_, plan.kv_layout,
+                                              plan.num_blocks, plan.passes.limits);
+    return;
+  }
+  const auto on_pinned = [&](size_t done, size_t total) {
+    if (!on_progress) return;
+    on_progress({.stage = LoadProgress::Stage::kPinning,
+                 .share = static_cast<double>(done) / static_cast<double>(total),
+                 .total_bytes = total});
+  };
+  residency_ = std::make_unique<OffloadedKv>(*policies_, *device_, *compute_, plan.kv_layout,
+                                             plan.passes.limits, plan.offloaded,
+                                             front_.config().num_q_heads, on_pinned);
+}
+
+std::optional<WeightsHash> Rank::load_weights(int64_t seed, bool wants_hash,
+                                              const OnProgress& on_progress) {
+  const auto on_weights = [&](double share) {
+    if (on_progress) on_progress({.stage = LoadProgress::Stage::kWeights, .share = share});
+  };
+  const std::optional<Checkpoint>& checkpoint = front_.checkpoint();
+  if (!checkpoint) {
+    weights_->fill_dummy(static_cast<uint64_t>(seed), *compute_, on_weights);
+    return hash_of_dummy_weights(seed);
+  }
+  std::optional<WeightsHasher> hasher;
+  if (wants_hash) hasher.emplace(*checkpoint, weights_->sources());
+  weights_->load(*checkpoint, *compute_, on_weights);
+  return hasher ? std::optional(hasher->finish()) : std::nullopt;
+}
+
+// Logits that are not finite come from the weights or their arithmetic; no option helps.
+std::optional<std::span<const SampledToken>> Rank::run(const Batch& batch,
+                                                       const Residency::ExpectNext& expect_next,
+                                                       const PassWatch* watch) {
+  try {
+    return runner_->run(batch, expect_next, watch);
+  } catch (const Error& error) {
+    if (!is_logits_not_finite(error)) throw;
+    throw Error(ErrorCode::kModel,
+                fmt::format("{}: its weights hold NaN or infinity, or overflow on the way; fetch "
+                            "them again, or find the first layer at fault with `sluice trace`",
+                            error.message()),
+                front_.model_path());
+  }
+}
+
+// Both are tried, also if the first one throws.
+void Rank::synchronize() const {
+  residency_->synchronize();
+  compute_->synchronize();
+}
+
+}  // namespace sluice

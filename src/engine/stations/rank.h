@@ -1,0 +1,70 @@
+// Rank: one device with all that a pass runs on: weights, policies, the memory of KV, the decoder and
+// the runner.
+//
+// Owned by LlmEngine, which has one. Everything that reads a clock or decides by load is outside of
+// it (docs/architecture.md): what a rank does follows from the passes and the events of blocks that
+// it is given. Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "attention/policy_pair.h"
+#include "attention/residency.h"
+#include "device/device.h"
+#include "engine/plan/engine_plan.h"
+#include "engine/runner.h"
+#include "engine/stations/front.h"
+#include "model/decoder.h"
+#include "model/weights.h"
+#include "model/weights_hasher.h"
+#include "sluice/progress.h"
+
+namespace sluice {
+
+class Rank {
+ public:
+  using OnProgress = std::function<void(const LoadProgress&)>;
+
+  // Takes all memory by the front's plan. REQUIRES: the front outlives the rank. Errors:
+  // kDoesNotFit, kDevice.
+  Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies, const Front& front,
+       const EngineOptions& options, const OnProgress& on_progress);
+
+  // Loads the front's checkpoint, or fills dummy weights. Their hash, if `wants_hash`. Errors: kModel.
+  std::optional<WeightsHash> load_weights(int64_t seed, bool wants_hash,
+                                          const OnProgress& on_progress);
+
+  // As Runner::run. Errors also: kModel for logits that are not finite.
+  std::optional<std::span<const SampledToken>> run(const Batch& batch,
+                                                   const Residency::ExpectNext& expect_next,
+                                                   const PassWatch* watch = nullptr);
+  Runner& runner() { return *runner_; }
+  const Runner& runner() const { return *runner_; }
+
+  // Waits for all work and transfers.
+  void synchronize() const;
+
+  Device& device() const { return *device_; }
+  Stream& compute() const { return *compute_; }
+  const PolicyPair& policies() const { return *policies_; }
+  Residency& residency() const { return *residency_; }
+
+ private:
+  void make_residency(const OnProgress& on_progress);
+
+  const Front& front_;
+  // In the order of construction; destroyed in reverse. REQUIRES: no work is left then.
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<PolicyPair> policies_;
+  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Runner> runner_;
+};
+
+}  // namespace sluice
