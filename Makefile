@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 RELEASE := build/release
 TEST_PRESET := test
 SLUICE := $(RELEASE)/sluice
+EVAL := $(RELEASE)/sluice-eval
 MODEL := models/needle
 OUT := out/demo
 # One status line that rewrites itself on a terminal; plain lines in a log.
@@ -16,7 +17,8 @@ help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 demo: build-release  ## build, answer a question about a long text, draw the needle heat map
-	@SLUICE=$(SLUICE) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
+	@cmake --build --preset release --target sluice_eval
+	@SLUICE=$(SLUICE) SLUICE_EVAL=$(EVAL) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
 
 test:  ## build with checks and run all tests (a quarter of an hour on 2 cores, estimated)
 	@echo "make test: perhaps 15 minutes on 2 cores the first time; a compiler cache keeps what it builds"
@@ -54,7 +56,7 @@ empty :=
 DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload_waits attention matmul tile_columns tile_mask \
   tile_selection page_selection audit_mass sample activation_masks adjustments audit decode_graphs golden hot_page_runs invariants \
   kv_store observers offload_faults prompt_logprobs scope shapes sparse sparse_prefill speculation \
-  cli_progress_e2e cli_offload_e2e cli_bench_e2e cli_bench_serve_e2e cli_run_e2e cli_store_e2e cli_serve_e2e)
+  cli_progress_e2e cli_offload_e2e cli_bench_e2e cli_bench_serve_e2e cli_run_e2e cli_store_e2e cli_serve_e2e eval_e2e)
 deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out (over an hour)
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow -LE release
 	@cmake --preset asan >/dev/null

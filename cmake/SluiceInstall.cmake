@@ -1,4 +1,4 @@
-# What `cmake --install` puts where: the program, the library, its headers (include/sluice alone)
+# What `cmake --install` puts where: the programs, the library, its headers (include/sluice alone)
 # and the package that find_package(sluice) reads. tests/package builds a project against it.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -6,7 +6,7 @@ set(sluice_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/sluice)
 
 install(TARGETS sluice_library EXPORT sluice_targets
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(TARGETS sluice_cli)
+install(TARGETS sluice_cli sluice_eval)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/sluice
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.h)
 

@@ -107,6 +107,15 @@ function(sluice_test name)
   endif()
 endfunction()
 
+# sluice_program_test(name program ...): a sluice_test that runs `program`, a target. It sees no
+# GPU, since such tests check the bits and the progress of the CPU.
+function(sluice_program_test name program)
+  sluice_test(${name} ${ARGN} DEPENDS io LABELS e2e)
+  add_dependencies(${name} ${program})
+  target_compile_definitions(${name} PRIVATE SLUICE_PROGRAM="$<TARGET_FILE:${program}>")
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=set:")
+endfunction()
+
 # sluice_test_headers(name headers...): with SLUICE_UNITY_BUILD the headers that the tests of the
 # folders that follow share are parsed once, with this folder's options. Other builds parse them for
 # each file, and so find an #include that is missing. A program of its own, since the tests'

@@ -6,7 +6,7 @@ public headers include only each other, there are no include cycles, CUDA header
 and preprocessor conditions stay in one pair of files. Public headers have ranks, too: those that
 only hold values have the lowest, and the roof (the classes that the engine implements) may be
 included only by the engine and by folders above it. Files of src/ and
-include/ include nothing of tests/ or bench/. Every op in src/ops/*.h states its contract: a sentence
+include/ include nothing of ABOVE. Every op in src/ops/*.h states its contract: a sentence
 and the slots of OP_SLOTS, none of them empty. Also: line length, file length, #pragma once, and no
 absolute path of a developer's machine.
 
@@ -21,6 +21,8 @@ from pathlib import Path
 
 RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "ops": 2, "kv": 3, "store": 3,
          "attention": 4, "model": 5, "engine": 6, "service": 7, "server": 8, "cli": 9}
+# Programs and tests that stand on src/, which includes nothing of them.
+ABOVE = ("bench/", "tests/")
 # Public headers that the engine implements; all others are values that every folder may include.
 ROOF = {"include/sluice/llm.h", "include/sluice/inspect.h"}
 ROOF_RANK = RANKS["engine"]
@@ -142,7 +144,7 @@ class Checker:
             beside = (Path(path).parent / name).as_posix()
             if beside in self.files:
                 return beside
-        for candidate in ("src/" + name, "include/" + name, "tests/" + name, "bench/" + name):
+        for candidate in ("src/" + name, "include/" + name, name, "tests/" + name, "bench/" + name):
             if candidate in self.files:
                 return candidate
         if path.startswith("src/") and (Path(path).parent / name).as_posix() in self.files:
@@ -181,8 +183,8 @@ class Checker:
         for path, targets in self.edges.items():
             folder = folder_of(path)
             for target, line in targets if folder else []:
-                if target.startswith(("tests/", "bench/")):
-                    self.report(path, line, f"{target} is not part of what is built for users")
+                if target.startswith(ABOVE):
+                    self.report(path, line, f"{target} stands above src/")
                 if target in roof and RANKS.get(folder, ROOF_RANK) < ROOF_RANK:
                     self.report(path, line, f"{folder} (rank {RANKS[folder]}) may not include the "
                                             f"roof, {target} (rank {ROOF_RANK})")

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Run by `make demo`: a question about a fact hidden in a long text, then the needle grid.
-# SLUICE, MODEL and OUT come from the Makefile.
+# SLUICE, SLUICE_EVAL, MODEL and OUT come from the Makefile.
 set -eu
 
 text="$OUT/long-text.txt"
@@ -25,5 +25,5 @@ echo "   $question"
 
 echo
 echo "2. Needles at every depth of texts of growing length"
-"$SLUICE" needle --model "$MODEL" --lengths 1K,2K,4K,8K --depths 0,25,50,75,100 --needles 2 \
+"$SLUICE_EVAL" needle --model "$MODEL" --lengths 1K,2K,4K,8K --depths 0,25,50,75,100 --needles 2 \
   --out "$OUT"

@@ -3,26 +3,17 @@
 // Called by main.cc. Errors are thrown as sluice::Error. Thread rule: main thread.
 #pragma once
 
+#include "cli/exit_codes.h"
 #include "cli/options/options.h"
 
 namespace sluice::cli {
 
-// Exit codes, the same for every command; --help lists them.
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailure = 1;
-inline constexpr int kExitUsage = 2;
-inline constexpr int kExitModel = 3;
-inline constexpr int kExitDoesNotFit = 4;
-inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells report it
-inline constexpr int kExitClosedPipe = 141;   // 128 + SIGPIPE: who read the results has ended
-
 // Each returns kExitOk; inspect returns kExitModel or kExitDoesNotFit for a model that cannot run.
-// After Ctrl-C run, score and needle print what they have and return kExitInterrupted; trace writes
-// no file.
+// After Ctrl-C run and score print what they have and return kExitInterrupted; trace writes no
+// file.
 int run(const RunCommand& command);
 int tokenize(const TokenizeCommand& command);
 int score(const ScoreCommand& command);
-int needle(const NeedleCommand& command);
 int inspect(const InspectCommand& command);
 // Serves until SIGINT or SIGTERM, then returns kExitOk; kExitFailure if the engine failed.
 int serve(const ServeCommand& command);

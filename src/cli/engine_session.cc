@@ -1,7 +1,6 @@
 // Loads engines with a progress line, and names machines and models in results.
 #include "cli/engine_session.h"
 
-#include <chrono>
 #include <filesystem>
 #include <set>
 #include <thread>
@@ -12,7 +11,6 @@
 #include "cli/terminal.h"
 #include "device/cpu/cpu_features.h"
 #include "device/device.h"
-#include "server/metrics/log_line.h"
 
 namespace sluice::cli {
 namespace {
@@ -51,12 +49,12 @@ auto load(const EngineOptions& options, const Make& make) {
 }  // namespace
 
 // A benchmark loads the same engine several times.
-void show_warnings(const std::vector<std::string>& warnings, bool is_json) {
+void show_warnings(const std::vector<std::string>& warnings,
+                   const std::function<std::string(const std::string&)>& line_of) {
   static std::set<std::string> said;  // per process, since standard error is shared
   for (const std::string& warning : warnings) {
     if (!said.insert(warning).second) continue;
-    write_message(is_json ? metrics::warning_json(std::chrono::system_clock::now(), warning)
-                          : "sluice: warning: " + warning);
+    write_message(line_of ? line_of(warning) : "sluice: warning: " + warning);
   }
 }
 

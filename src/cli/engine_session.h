@@ -17,9 +17,10 @@ namespace sluice::cli {
 // Errors: those of LLM's constructor; Interrupted on Ctrl-C.
 LLM load_llm(const EngineOptions& options, bool verbose);
 
-// Prints each warning once per process, however often it is shown; with `is_json` as a line of a
-// log.
-void show_warnings(const std::vector<std::string>& warnings, bool is_json = false);
+// Prints each warning once per process, however often it is shown. `line_of` gives its line;
+// without it the line names the program.
+void show_warnings(const std::vector<std::string>& warnings,
+                   const std::function<std::string(const std::string&)>& line_of = {});
 
 // Loads an engine below LLM, with `policies` instead of those that the options name; prints its
 // warnings. For measurements that read a policy's state.

@@ -1,6 +1,6 @@
 // The configurations of a comparison of sparse policies: names with the options that each uses.
 //
-// Used by `sluice needle`, `bench sparse` and `bench recall`, whose --policies is such a list.
+// Used by `sluice-eval needle`, `bench sparse` and `bench recall`, whose --policies is such a list.
 // Thread rule: pure functions.
 #pragma once
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/interrupt.h"
+#include "cli/options/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 

@@ -11,11 +11,14 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/options/options.h"
 #include "io/file.h"
 #include "sluice/error.h"
 
 namespace sluice::cli {
+
+// Of cli/options/options.h.
+struct RunCommand;
+struct TextsCommand;
 
 // Reads a stream to its end.
 // Errors: kInvalidArgument, naming standard input, for a read error (such as a directory) and for

@@ -1,8 +1,9 @@
 // Builds the row of one subcommand: name, help, function, options.
 //
-// program.cc has the table. For the struct of options there are overloads of `declare` (the
-// options; cli/options/command_options.h, bench_options.h), `check` (contradictions;
-// option_checks.h) and, optionally, `warn`. Thread rule: main thread.
+// A program's table has the rows. In the namespace of the struct of options there are overloads of
+// `declare` (the options), `check` (contradictions) and, optionally, `warn`: of sluice those of
+// cli/options/command_options.h, bench_options.h and option_checks.h. The table includes them.
+// Thread rule: main thread.
 #pragma once
 
 #include <memory>
@@ -12,10 +13,8 @@
 
 #include "cli/engine_session.h"
 #include "cli/invocation.h"
-#include "cli/options/bench_options.h"
-#include "cli/options/command_options.h"
 #include "cli/options/named_policies.h"
-#include "cli/options/option_checks.h"
+#include "cli/options/option_set.h"
 #include "cli/terminal.h"
 
 namespace sluice::cli {

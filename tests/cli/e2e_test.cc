@@ -81,6 +81,7 @@ TEST_F(Program, UsageErrorsEndWithTwo) {
   for (const auto& words : std::vector<std::vector<std::string>>{
            {},
            {"frobnicate"},
+           {"needle", "-m", "d"},  // of sluice-eval
            {"run", "--top-q", "1"},
            {"run", "hi"},
            on_tiny("run", {"--temperature", "nan", "hi"}),
@@ -206,49 +207,6 @@ TEST_F(Program, AFullDiskIsAnError) {
   EXPECT_NE(outcome.err.find("No space left"), std::string::npos) << outcome.err;
 }
 
-TEST_F(Program, NeedleWritesItsFiles) {
-  const Outcome outcome = run_sluice(on_tiny("needle", {"--lengths", "256,512", "--depths", "0,100",
-                                                        "--needles", "1", "--out", path("grid")}));
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const Json json = Json::parse(slurp(path("grid/needle.json")));
-  EXPECT_EQ(json.at("items").size(), 4u);
-  EXPECT_EQ(json.at("complete"), true);
-  for (const Json& item : json.at("items")) {
-    EXPECT_EQ(item.at("prompt_tokens"), item.at("length"));
-  }
-  EXPECT_NE(slurp(path("grid/needle.svg")).find("</svg>"), std::string::npos);
-  EXPECT_NE(slurp(path("grid/needle.html")).find("</html>"), std::string::npos);
-  EXPECT_NE(outcome.out.find("needle.html"), std::string::npos);
-}
-
-// Two values of a random model's answer are rarely right, but a row, a score and all files are
-// there.
-TEST_F(Program, NeedleScoresTheTasksOfRuler) {
-  for (const char* kind : {"vt", "fwe"}) {
-    const Outcome outcome =
-        run_sluice(on_tiny("needle", {"--kind", kind, "--lengths", "768", "--needles", "1", "-n",
-                                      "4", "--out", path(kind)}));
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_NE(outcome.out.find("score "), std::string::npos) << outcome.out;
-    const std::string page = slurp(path(std::string(kind) + "/needle.html"));
-    EXPECT_NE(page.find("RULER " + std::string(kind)), std::string::npos);
-    EXPECT_EQ(page.find("eedle"), std::string::npos) << "RULER asks for more";
-    const Json json = Json::parse(slurp(path(std::string(kind) + "/needle.json")));
-    EXPECT_EQ(json.at("items").size(), std::string(kind) == "vt" ? 5u : 1u);
-    for (const Json& item : json.at("items")) {
-      EXPECT_EQ(item.at("prompt_tokens"), item.at("length"));
-      EXPECT_TRUE(item.at("score") >= 0 && item.at("score") <= 1);
-    }
-  }
-}
-
-TEST_F(Program, NeedleRefusesADirectoryThatCannotBeMade) {
-  directory_->write("plain-file", "");
-  const Outcome outcome = run_sluice(on_tiny("needle", {"--out", path("plain-file/sub")}));
-  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
-  EXPECT_NE(outcome.err.find("plain-file/sub"), std::string::npos) << outcome.err;
-}
-
 TEST_F(Program, TraceWritesLogitsTapsAndIds) {
   const std::string file = path("trace.safetensors");
   const Outcome outcome = run_sluice(
@@ -294,20 +252,6 @@ TEST_F(Program, ControlCInPrefillEndsWithoutText) {
   const Outcome outcome = run_sluice(invocation);
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
   EXPECT_EQ(outcome.out.find_first_not_of('\n'), std::string::npos) << outcome.out;
-}
-
-TEST_F(Program, ControlCInNeedleKeepsWhatWasAsked) {
-  Invocation invocation{.words =
-                            on_tiny("needle", {"-v", "--lengths", "256", "--depths", "0,50,100",
-                                               "--needles", "5000", "--out", path("cut")})};
-  invocation.interrupt_when = [](const Outcome& so_far) {
-    return so_far.err.find("  256   0 %") != std::string::npos;
-  };
-  const Outcome outcome = run_sluice(invocation);
-  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
-  const Json json = Json::parse(slurp(path("cut/needle.json")));
-  EXPECT_EQ(json.at("complete"), false);
-  EXPECT_GT(json.at("items").size(), 0u);
 }
 
 TEST_F(Program, DoctorAndBenchPrintJson) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/options/options.h"
 #include "cli/parsed_words.h"
 
 namespace sluice::cli {

@@ -73,28 +73,6 @@ TEST(OffloadFromOutside, RunSaysTheSameWhereverKvLives) {
   }
 }
 
-TEST(OffloadFromOutside, NeedleFindsTheSameWhereverKvLives) {
-  const TempDir directory;
-  const auto found = [&](const Words& way) {
-    const std::string out = (directory.path() / "grid").string();
-    const Outcome outcome =
-        run_sluice(joined({"needle", "-m", model_dir(), "--lengths", "512", "--depths", "0,50,100",
-                           "--needles", "1", "--out", out},
-                          way));
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_NE(slurp(out + "/needle.svg").find(way[1] == "off" ? "KV on the device" : way[1]),
-              std::string::npos);
-    const Json json = Json::parse(slurp(out + "/needle.json"));
-    EXPECT_EQ(json.at("settings").at("KV offload"), way[1]);
-    Json items = Json::array();
-    for (const Json& item : json.at("items")) items.push_back({item.at("key"), item.at("got")});
-    EXPECT_EQ(items.size(), 3u);
-    return items;
-  };
-  const Json resident = found(small_ring("off"));
-  for (const char* mode : {"chunked", "layerwise"}) EXPECT_EQ(found(small_ring(mode)), resident);
-}
-
 TEST(OffloadFromOutside, WhatWasMovedIsShownAndRecorded) {
   const TempDir directory;
   const std::string document = slurp(model_dir() + "/haystack.txt").substr(0, 3000);

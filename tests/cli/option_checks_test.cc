@@ -9,6 +9,7 @@
 #include "attention/policy_pair.h"
 #include "cli/options/help_text.h"
 #include "cli/options/named_policies.h"
+#include "cli/options/options.h"
 #include "cli/parsed_words.h"
 
 namespace sluice::cli {
@@ -45,7 +46,6 @@ TEST(GivenWithoutEffect, SizesOfOffloadNeedOffload) {
             {{name, "8", "--kv-offload", "auto"}, ""}},
            kRun);
     EXPECT_NE(refusal({"inspect", "d", name, "8", "--kv-offload", "off"}), "");
-    EXPECT_NE(refusal({"needle", "-m", "d", name, "8", "--kv-offload", "off"}), "");
     EXPECT_NE(refusal({"bench", "decode", "d", name, "8"}), "") << "which measures resident KV";
     EXPECT_EQ(refusal({"bench", "sparse", "d", name, "8"}), "") << "which offloads by itself";
     EXPECT_EQ(refusal({"bench", "offload", "d", name, "8"}), "");
@@ -164,7 +164,7 @@ TEST(ShortForms, RefuseOptionsThatContradictThem) {
           {{"--sparse-page-tokens", "16", "--sparse-tail-tokens", "0"}, ""}},
          joined(kRun, {"--sparse-policy", "aggressive"}));
   const ScopedEnvironment coverage("SLUICE_SPARSE_COVERAGE", "0.9");
-  EXPECT_NE(refusal({"needle", "-m", "d", "--sparse-policy", "aggressive"})
+  EXPECT_NE(refusal({"serve", "-m", "d", "--sparse-policy", "aggressive"})
                 .find("SLUICE_SPARSE_COVERAGE is 0.9"),
             std::string::npos);
 }
@@ -185,15 +185,16 @@ TEST(ShortForms, AreExpandedBeforeOtherChecks) {
 TEST(Variables, ThatNothingReadsAreNamed) {
   const ScopedEnvironment misspelt("SLUICE_KV_OFLOAD", "chunked");
   EXPECT_EQ(warnings_of(kRun),
-            (Words{"SLUICE_KV_OFLOAD has no effect: no option has this name; did "
+            (Words{"SLUICE_KV_OFLOAD has no effect: no option of sluice has this name; did "
                    "you mean SLUICE_KV_OFFLOAD?"}));
   EXPECT_EQ(warnings_of({"doctor"}).size(), 1u) << "whichever command reads it";
   const ScopedEnvironment unrelated("SLUICE_QQQQQQQQQQ", "1");
-  EXPECT_EQ(warnings_of(kRun).back(), "SLUICE_QQQQQQQQQQ has no effect: no option has this name");
+  EXPECT_EQ(warnings_of(kRun).back(),
+            "SLUICE_QQQQQQQQQQ has no effect: no option of sluice has this name");
 }
 
 TEST(Variables, OfOtherCommandsAndOfTheProjectPass) {
-  const ScopedEnvironment needle("SLUICE_HAYSTACK", "repeated");
+  const ScopedEnvironment port("SLUICE_PORT", "8000");
   const ScopedEnvironment isa("SLUICE_CPU_ISA", "avx2");
   const ScopedEnvironment seed("SLUICE_TEST_SEED", "1");
   const ScopedEnvironment held("SLUICE_GPU_LOCK_HELD", "x");
@@ -256,7 +257,7 @@ TEST(Ranges, AreReadable) {
 
 TEST(Help, FitsTheTerminalAndEndsWithExamples) {
   for (const Words& words : std::vector<Words>{
-           {"--help"}, {"run", "--help"}, {"needle", "--help"}, {"bench", "offload", "--help"}}) {
+           {"--help"}, {"run", "--help"}, {"score", "--help"}, {"bench", "offload", "--help"}}) {
     const std::string text = parse<PrintCommand>(words).text;
     size_t longest = 0, column = 0;
     for (const char c : text) {

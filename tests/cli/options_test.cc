@@ -70,9 +70,9 @@ TEST(Options, SparseOptionsReachTheirFields) {
 
   const ScopedEnvironment topk("SLUICE_SPARSE_TOPK_TOKENS", "512");
   const ScopedEnvironment shared("SLUICE_SPARSE_SHARED_LIST", "1");
-  const auto needle = parse<NeedleCommand>({"needle", "-m", "dir"});
-  EXPECT_EQ(needle.engine.sparse.topk_tokens, 512);
-  EXPECT_TRUE(needle.engine.sparse.shared_list);
+  const auto score = parse<ScoreCommand>({"score", "-m", "dir"});
+  EXPECT_EQ(score.engine.sparse.topk_tokens, 512);
+  EXPECT_TRUE(score.engine.sparse.shared_list);
 }
 
 TEST(Options, OffloadOptionsReachTheirFields) {
@@ -91,7 +91,6 @@ TEST(Options, OffloadOptionsReachTheirFields) {
     return all;
   };
   expect_all(parse<RunCommand>(behind({"run", "-m", "dir"})).engine);
-  expect_all(parse<NeedleCommand>(behind({"needle", "-m", "dir"})).engine);
   expect_all(parse<InspectCommand>(behind({"inspect", "dir"})).engine);
   expect_all(parse<BenchPrefillCommand>(behind({"bench", "prefill", "dir"})).engine);
   expect_all(parse<BenchDecodeCommand>(behind({"bench", "decode", "dir"})).engine);
@@ -238,20 +237,6 @@ TEST(Options, ErrorsNameTheEnvironmentVariable) {
             "SLUICE_JSON: 'maybe' is neither yes nor no; write 1 or 0");
 }
 
-TEST(Options, NeedleGridIsSortedAndUnique) {
-  const auto needle = parse<NeedleCommand>({"needle", "-m", "d", "--lengths", "4K,1K,1024",
-                                            "--depths", "100,0,50", "--needles", "20", "--out",
-                                            "here", "--haystack", "repeated", "--seed", "9"});
-  EXPECT_EQ(needle.lengths, (std::vector<int64_t>{1024, 4096}));
-  EXPECT_EQ(needle.depths, (std::vector<int32_t>{0, 50, 100}));
-  EXPECT_EQ(needle.needles, 20);
-  EXPECT_EQ(needle.out, "here");
-  EXPECT_EQ(needle.haystack, "repeated");
-  EXPECT_EQ(needle.engine.seed, 9);
-  EXPECT_EQ(parse<NeedleCommand>({"needle", "-m", "d", "--kind", "fwe"}).depths,
-            std::vector<int32_t>{0});
-}
-
 using Modes = std::vector<KvOffload>;
 
 TEST(Options, ListsOfBenchOffloadAndSparse) {
@@ -341,7 +326,7 @@ TEST(Options, HelpAndVersion) {
     EXPECT_NE(run_help.find(words), std::string::npos) << words;
   }
   const std::string root_help = parse<PrintCommand>({"--help"}).text;
-  for (const char* words : {"run", "needle", "bench", "inspect", "doctor"}) {
+  for (const char* words : {"run", "serve", "bench", "inspect", "doctor"}) {
     EXPECT_NE(root_help.find(words), std::string::npos) << words;
   }
   EXPECT_EQ(parse<PrintCommand>({"--version"}).text.rfind("sluice ", 0), 0u);
@@ -361,8 +346,11 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"bench", "decode", "d", "--top-k", "3"}, "unknown option '--top-k'"},
       {{"runn"}, "unknown command 'runn'; did you mean run?"},
       {{"bench", "encode", "d"}, "did you mean decode?"},
+      {{"needle", "-m", "d"}, "`sluice needle` moved to `sluice-eval needle`"},
+      {{"needle", "--help"}, "moved to `sluice-eval needle`"},
+      {{"help", "needle"}, "moved to `sluice-eval needle`"},
       {{"bench"}, "sluice bench needs a command: decode, prefill"},
-      {{}, "sluice needs a command: run, serve, needle, inspect, doctor, bench"},
+      {{}, "sluice needs a command: run, serve, inspect, doctor, bench"},
       {{"doctor", "extra"}, "unknown word 'extra'"},
       {{"run", "hi"}, "no model given"},
       {{"inspect"}, "no model given"},
@@ -412,16 +400,6 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"run", "-m", "d", "--max-num-seqs", "0"}, "--max-num-seqs: '0'"},
       {{"run", "-m", "d", "--max-num-batched-tokens", "0"}, "--max-num-batched-tokens: '0'"},
       {{"run", "-m", "d", "--threads", "-1"}, "--threads: '-1'"},
-      {{"needle", "-m", "d", "--lengths", "1K,"}, "--lengths: '1K,' has an empty item"},
-      {{"needle", "-m", "d", "--lengths", "10"}, "--lengths: '10' is not a number of tokens"},
-      {{"needle", "-m", "d", "--depths", "0,101"}, "--depths: '101'"},
-      {{"needle", "-m", "d", "--needles", "0"}, "--needles: '0'"},
-      {{"needle", "-m", "d", "--kind", "cwe", "--depths", "50"},
-       "--depths is given, but --kind cwe"},
-      {{"needle", "-m", "d", "--kind", "fwe", "--haystack", "f"},
-       "--haystack is given, but --kind"},
-      {{"needle", "-m", "d", "--kind", "vt", "--templates", "f"},
-       "--templates is given, but --kind"},
       {{"trace", "-m", "d", "-o", "x"}, "exactly one of --tokens, --prompt and --file"},
       {{"trace", "-m", "d", "-o", "x", "--tokens", "1", "--prompt", "p"}, "exactly one of"},
       {{"trace", "-m", "d", "--tokens", "1"}, "--out: no file given"},

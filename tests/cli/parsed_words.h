@@ -1,4 +1,4 @@
-// A command line as the program reads it, for tests of options.
+// A command line as a program reads it, for tests of options. Each program of tests says which one.
 //
 // Thread rule: main thread of the test.
 #pragma once
@@ -11,13 +11,19 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/options/options.h"
-#include "cli/program.h"
+#include "cli/options/option_set.h"
 #include "sluice/error.h"
 
 namespace sluice::cli {
 
 using Words = std::vector<std::string>;
+
+// The program whose command lines are parsed; defined once in a program of tests.
+const ProgramSpec& program_under_test();
+
+inline ParseOutcome parse_command_line(const Words& words) {
+  return parse_words(program_under_test(), words);
+}
 
 // --help or --version: a text to print.
 struct PrintCommand {
@@ -42,7 +48,7 @@ inline PrintCommand parse<PrintCommand>(const Words& words) {
 // The text of the error; "" when there is none.
 inline std::string refusal(const Words& words) {
   try {
-    parse_command_line(words);
+    (void)parse_command_line(words);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     return error.what();

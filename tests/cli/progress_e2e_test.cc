@@ -174,50 +174,6 @@ TEST_F(Progress, DoctorHearsControlC) {
   EXPECT_EQ(expect_heard({"doctor"}, std::chrono::milliseconds(30)).out, "");
 }
 
-// ---- Needles ----------------------------------------------------------------------------------
-
-TEST_F(Progress, ALengthAtTheModelsLimitLeavesRoomForTheAnswer) {
-  const Outcome outcome =
-      run_sluice({"needle", "-m", needle_dir(), "--lengths", "512,1K", "--max-model-len", "1K",
-                  "--depths", "50", "--needles", "1", "--save-prompts", "-o", path("limit")});
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.err.find("1K: prompts have "), std::string::npos) << outcome.err;
-  const Json json = Json::parse(slurp(path("limit/needle.json")));
-  ASSERT_EQ(json.at("items").size(), 2u);
-  const int64_t length = json.at("items")[1].at("prompt_tokens");
-  EXPECT_LT(length, 1024 - 8);
-  EXPECT_GT(length, 1024 - 100);
-  EXPECT_EQ(json.at("items")[1].at("finish_reason"), "stop") << "the answer had room";
-  const Outcome beyond = run_sluice({"needle", "-m", needle_dir(), "--lengths", "512,2K",
-                                     "--max-model-len", "1K", "-o", path("limit")});
-  EXPECT_EQ(beyond.exit_code, 4) << beyond.err;
-
-  // The prompts in a form that other engines can run.
-  std::istringstream lines(slurp(path("limit/prompts.jsonl")));
-  size_t i = 0;
-  for (std::string line; std::getline(lines, line); ++i) {
-    const Json prompt = Json::parse(line), &item = json.at("items").at(i);
-    EXPECT_EQ(prompt.at("seed"), item.at("seed"));
-    EXPECT_EQ(prompt.at("prompt_token_ids").size(), item.at("prompt_tokens"));
-    EXPECT_NE(prompt.at("message").get<std::string>().find(prompt.at("expected")[0]),
-              std::string::npos);
-  }
-  EXPECT_EQ(i, 2u);
-}
-
-TEST_F(Progress, NeedleHearsControlCWhileItReadsABinaryHaystack) {
-  std::string bytes = "One. Two ";
-  uint64_t state = 1;
-  for (int i = 0; i < 3000000; ++i) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    bytes += static_cast<char>(state >> 56);
-  }
-  std::ofstream(path("binary")) << bytes;
-  expect_heard({"needle", "-m", needle_dir(), "--haystack", path("binary"), "--lengths", "1K",
-                "--kv-offload", "off", "--kv-cache-bytes", "64M", "-o", path("binary-out")},
-               std::chrono::milliseconds(500));
-}
-
 // ---- Limits -----------------------------------------------------------------------------------
 
 TEST_F(Progress, ASmallStackIsAnErrorAndNoCrash) {

@@ -11,12 +11,12 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools/check_docs.py"
 
 
 class CheckDocs(unittest.TestCase):
-    def check(self, text):
+    def check(self, text, *options):
         """Exit status and output for a document."""
         with tempfile.NamedTemporaryFile("w", suffix=".md") as document:
             document.write(text)
             document.flush()
-            done = subprocess.run([sys.executable, str(SCRIPT), document.name],
+            done = subprocess.run([sys.executable, str(SCRIPT), *options, document.name],
                                   capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
@@ -46,6 +46,22 @@ class CheckDocs(unittest.TestCase):
         status, output = self.check("```sh\nfalse\n```\n\n```cpp run\nfalse\n```\n")
         self.assertEqual(status, 0, output)
         self.assertIn("0 passed, 0 failed", output)
+
+    def test_commands_must_be_those_of_the_programs(self):
+        with tempfile.TemporaryDirectory() as build:
+            for name, commands in (("sluice", "run|store list"), ("sluice-eval", "needle")):
+                program = Path(build, name)
+                cases = "|".join(f'"{command} --help"' for command in commands.split("|"))
+                program.write_text(f'#!/bin/sh\ncase "$*" in {cases}) ;; *) exit 2 ;; esac\n')
+                program.chmod(0o755)
+            good = ("`sluice run -m DIR`, the program sluice reads\n\n"
+                    "```sh\nsluice-eval needle\nsluice store list D\n```\n")
+            status, output = self.check(good, "--build", build)
+            self.assertEqual(status, 0, output)
+            for command in ("sluice needle", "sluice store lost", "sluice-eval run", "sluice-other x"):
+                status, output = self.check(good + f"\n`{command} --model D`\n", "--build", build)
+                self.assertEqual(status, 1, output)
+                self.assertIn(f":8: no command {command}", output)
 
 
 if __name__ == "__main__":

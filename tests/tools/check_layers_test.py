@@ -111,10 +111,10 @@ class Roof(unittest.TestCase):
                              "include/sluice/b.h": HEADER + f"#include {second}\n"},
                             "include cycle: include/sluice/a.h")
 
-    def test_users_do_not_get_tests_or_benches(self):
+    def test_src_includes_nothing_that_stands_on_it(self):
         for name in ("tests/support/seeds.h", "bench/timer.h"):
             self.assert_one({name: HEADER, "src/kv/x.cc": f'#include "{name.split("/", 1)[1]}"\n'},
-                            "is not part of what is built for users")
+                            "stands above src/")
 
 
 class Ops(unittest.TestCase):

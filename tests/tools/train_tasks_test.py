@@ -13,7 +13,7 @@ sys.dont_write_bytecode = True
 import ruler  # noqa: E402
 from needles import BUILT_IN_KEYS, FactMaker, held_out, reserved  # noqa: E402
 
-SOURCES = [ROOT / "src/cli/needle" / name for name in ("ruler_tasks.cc", "word_tasks.cc")]
+SOURCES = [ROOT / "eval" / name for name in ("ruler_tasks.cc", "word_tasks.cc")]
 LITERALS = re.compile(r'(?:"(?:[^"\\]|\\.)*"\s*)+')
 
 
@@ -49,7 +49,7 @@ class Wordings(unittest.TestCase):
             self.assertIn(nameless(answer) + "{}.", self.program)
 
     def test_keys(self):
-        source = (ROOT / "src/cli/needle/templates.cc").read_text()
+        source = (ROOT / "eval/templates.cc").read_text()
         lists = [re.findall(r'"(\w+)"', re.search(name + r"\[\] = \{(.*?)\}", source, re.DOTALL)[1])
                  for name in ("kAdjectives", "kNouns")]
         self.assertEqual({f"{a} {n}" for a in lists[0] for n in lists[1]}, BUILT_IN_KEYS)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Measures how well sparse policies find needles and how much they move: the table of docs/policies_measured.md.
 
-Runs `sluice needle` once for each row of the grid below, with KV on the device and on the host, and
+Runs `sluice-eval needle` once for each row of the grid below, with KV on the device and on the host, and
 prints a Markdown table: needles found (mean scores for kinds of RULER), the share of tokens that
 decode attended to, and the bytes that it loaded from host memory for each generated token. Rows that
 were run before are read from --out, so an interrupted grid continues.
 
 Usage, in a build directory with the program:
-  python3 tools/sparse/needle_grid.py --sluice build/release/sluice --model models/needle \\
+  python3 tools/sparse/needle_grid.py --program build/release/sluice-eval --model models/needle \\
       --kind number --lengths 4K,8K,16K --out build/needle-grid
 Exit status: 0 done, 1 offloaded KV found other needles than resident KV, 2 a run failed.
 """
@@ -59,7 +59,7 @@ def run_row(arguments, name, options):
     folder = pathlib.Path(arguments.out) / arguments.kind / name.replace(", ", "-").replace(" ", "_")
     path = folder / "needle.json"
     if not path.exists() or not json.loads(path.read_text()).get("complete"):
-        command = [arguments.sluice, "needle", "--model", arguments.model, "--kind", arguments.kind,
+        command = [arguments.program, "needle", "--model", arguments.model, "--kind", arguments.kind,
                    "--lengths", arguments.lengths, "--needles", str(arguments.needles),
                    "--block-size", "256", "--out", str(folder)]
         if arguments.kind not in KINDS_WITHOUT_DEPTHS:
@@ -95,7 +95,7 @@ def table_row(name, kind, report, lengths):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sluice", default="build/release/sluice")
+    parser.add_argument("--program", default="build/release/sluice-eval")
     parser.add_argument("--model", default="models/needle")
     parser.add_argument("--kind", default="number")
     parser.add_argument("--lengths", default="4K,8K,16K")

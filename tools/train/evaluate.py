@@ -3,7 +3,7 @@
     python3 evaluate.py --model ../../models/needle --out ../../.train/evaluation
 
 An answer to a kind of the model's templates must be exact; for the kinds of ruler.py the share of
-the values in the answer counts, as in `sluice needle`. Writes results.json (every cell), table.md
+the values in the answer counts, as in `sluice-eval needle`. Writes results.json (every cell), table.md
 (the model card's tables) and golden_needles.json (a few dozen prompts of 1K to 4K tokens with
 transformers' own answers). Several processes share the GPU, because decoding a small model is bound
 by launches.

@@ -96,7 +96,7 @@ LEAD_INS = [
     "Here is a fact: ",
     "It so happens that ",
 ]
-# The keys of the built-in kinds: default_needle_templates() in src/cli/needle/templates.cc.
+# The keys of the built-in kinds: default_needle_templates() in eval/templates.cc.
 BUILT_IN_KEYS = {
     f"{adjective} {noun}"
     for adjective in "amber bold calm dusty early frozen grand icy jolly quiet rapid silver".split()

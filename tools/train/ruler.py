@@ -1,10 +1,10 @@
-"""The built-in kinds of `sluice needle`, tasks of RULER: their facts, and their texts made of words.
+"""The built-in kinds of `sluice-eval needle`, tasks of RULER: their facts, and their texts made of words.
 
 Used by data.py (training) and haystack.py (evaluation). The wordings are those of
-src/cli/needle/ruler_tasks.cc and word_tasks.cc. This compares them with prompts that the program
+eval/ruler_tasks.cc and word_tasks.cc. This compares them with prompts that the program
 has made, and ends with status 1 where one differs:
 
-    sluice needle --model ../../models/needle --kind vt --lengths 4K --save-prompts --out prompts
+    sluice-eval needle --model ../../models/needle --kind vt --lengths 4K --save-prompts --out prompts
     python3 ruler.py --model ../../models/needle --prompts prompts/prompts.jsonl --kind vt
 """
 
@@ -202,7 +202,7 @@ def score(values: list[str], answer: str) -> float:
 
 
 def differences(kind: str, message: str, values: list[str], size: Size):
-    """Yields what a prompt of `sluice needle` has that the wordings above do not explain."""
+    """Yields what a prompt of `sluice-eval needle` has that the wordings above do not explain."""
     text, _, question = message.rpartition("\n\n")
     if not text.startswith(HEADS[kind]):
         yield f"another start: {message[:120]!r}"

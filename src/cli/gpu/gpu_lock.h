@@ -17,8 +17,8 @@ std::string gpu_lock_path(const std::string& gpu_id);
 class GpuLock {
  public:
   // Takes the lock; waits while another process holds it. `on_wait` is called once, with the holder
-  // ("process 1234, sluice needle"); `should_stop` is called between tries. If a parent process
-  // holds the lock for this one (SLUICE_GPU_LOCK_HELD has the path), nothing is taken.
+  // ("process 1234, sluice run"); `should_stop` is called between tries. If a parent process holds
+  // the lock for this one (SLUICE_GPU_LOCK_HELD has the path), nothing is taken.
   // Errors: kIo if the file cannot be created or locked; Interrupted if `should_stop` returns true.
   GpuLock(const std::string& path, const std::function<void(const std::string& holder)>& on_wait,
           const std::function<bool()>& should_stop);

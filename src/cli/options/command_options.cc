@@ -9,16 +9,6 @@
 namespace sluice::cli {
 namespace {
 
-// --max-tokens of needle: another default than that of run, so a row of its own.
-constexpr OptionFacts kAnswerTokens = {.name = "max_tokens",
-                                       .flags = "-n,--max-tokens",
-                                       .kind = OptionKind::kTokens,
-                                       .min = 1,
-                                       .max = kMaxInt32,
-                                       .unset_from = 0,
-                                       .when_unset = "the expected one and 8 more",
-                                       .help = "longest answer"};
-
 // Declares the sampling options of run and records which were given, since the model's own defaults
 // apply to the others only. The seed is also the engine's, which derives seeds from it.
 void declare_sampling(OptionSet& set, RunCommand* run) {
@@ -229,54 +219,6 @@ void declare(OptionSet& set, ScoreCommand* score) {
   declare_seed(set, &score->engine);
   declare_engine(set, &score->engine);
   declare_gpu_lock(set, &score->gpu_lock);
-}
-
-// Each list option replaces the default of its list.
-void declare(OptionSet& set, NeedleCommand* needle) {
-  set.group("Grid");
-  set.value("--lengths", "LIST", "tokens of the prompts (1K,2K,4K)",
-            [=](std::string_view source, std::string_view value) {
-              needle->lengths.clear();
-              for (const std::string& item : split_list(source, value)) {
-                needle->lengths.push_back(parse_token_count(source, item, 64, kMaxTokens));
-              }
-            });
-  set.value("--depths", "LIST", "where the needle is, in percent of the text (0,25,50,75,100)",
-            [=](std::string_view source, std::string_view value) {
-              needle->depths.clear();
-              for (const std::string& item : split_list(source, value)) {
-                needle->depths.push_back(static_cast<int32_t>(parse_integer(source, item, 0, 100)));
-              }
-            });
-  set.integer("--needles", "fresh needles for each length and depth (4)", &needle->needles, 1,
-              100000);
-  declare_policies(set, "of --sparse-policy, compared with full in a table", &needle->policies);
-  declare_seed(set, &needle->engine);
-  set.group("Text");
-  add_option(set, kChatTemplateRow, &needle->engine);
-  set.value("--kind", "LIST",
-            "kinds of needles in needle_templates.json, or RULER tasks: multikey, multivalue, vt, "
-            "cwe, fwe (number)",
-            [=](std::string_view source, std::string_view value) {
-              needle->kinds = split_list(source, value);
-            });
-  set.text("--haystack", "FILE", "text to hide it in, or 'repeated' (DIR/haystack.txt)",
-           &needle->haystack);
-  set.text("--templates", "FILE", "needles and questions (DIR/needle_templates.json)",
-           &needle->templates);
-  add_option(set, kAnswerTokens, [=](const std::optional<OptionValue>& value) {
-    needle->max_tokens.reset();
-    if (value) needle->max_tokens = static_cast<int32_t>(std::get<int64_t>(*value));
-  });
-  set.group("Output");
-  set.text("-o,--out", "DIR", "where needle.json, .html, .svg and .png go (needle-results)",
-           &needle->out);
-  set.set_flag("--save-prompts", "also write prompts.jsonl: every prompt as text and token ids",
-               &needle->save_prompts);
-  set.set_flag("-v,--verbose", "show every answer", &needle->verbose);
-  declare_engine(set, &needle->engine);
-  declare_kv_store(set, &needle->engine);
-  declare_gpu_lock(set, &needle->gpu_lock);
 }
 
 // All engine options, since every one may change the plan.

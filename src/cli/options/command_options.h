@@ -12,7 +12,6 @@ namespace sluice::cli {
 void declare(OptionSet& set, RunCommand* run);
 void declare(OptionSet& set, TokenizeCommand* tokenize);
 void declare(OptionSet& set, ScoreCommand* score);
-void declare(OptionSet& set, NeedleCommand* needle);
 void declare(OptionSet& set, InspectCommand* inspect);
 void declare(OptionSet& set, ServeCommand* serve);
 void declare(OptionSet& set, TraceCommand* trace);

@@ -3,12 +3,7 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <memory>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include "cli/needle/ruler_tasks.h"
 #include "cli/options/check_parts.h"
 #include "cli/options/engine_uses.h"
 #include "core/error.h"
@@ -58,28 +53,6 @@ void check_sampling(const SamplingOptions& sampling) {
   if (sampling.given.contains("max_tokens") && params.min_tokens > params.max_tokens) {
     fail(ErrorCode::kInvalidArgument, "--min-tokens: {} is more than --max-tokens {}; lower it",
          params.min_tokens, params.max_tokens);
-  }
-}
-
-// Refuses options of texts and depths that no kind of the list uses.
-void check_kinds(NeedleCommand* needle, const Given& given) {
-  const std::string kinds = fmt::format("{}", fmt::join(needle->kinds, ","));
-  bool has_haystack = false, has_templates = false;
-  for (const std::string& kind : needle->kinds) {
-    if (std::count(needle->kinds.begin(), needle->kinds.end(), kind) > 1) {
-      fail(ErrorCode::kInvalidArgument, "--kind: '{}' is given twice; leave one out", kind);
-    }
-    const std::unique_ptr<NeedleTask> task = make_ruler_task(kind);
-    has_haystack = has_haystack || !task || task->has_haystack();
-    has_templates = has_templates || !task;
-  }
-  if (!has_haystack) {
-    refuse_given(given, {"--depths", "--haystack", "--templates"},
-                 fmt::format("--kind {} has a text of its own and no depths", kinds));
-    needle->depths = {0};
-  } else if (!has_templates && needle->haystack != "repeated") {
-    refuse_given(given, {"--templates"},
-                 fmt::format("--kind {} has facts and questions of its own", kinds));
   }
 }
 
@@ -143,24 +116,6 @@ void check(ScoreCommand* score, const Given& given) {
          policy);
   }
   refuse_text_beside_tokens(!score->tokens.empty(), score->texts, given);
-}
-
-// Sorts the axes of the grid and removes repeated values. A task that makes its own text has one
-// row, at depth 0; an option that none of the kinds uses is refused.
-void check(NeedleCommand* needle, const Given& given) {
-  check_engine(needle->engine, given);
-  needle->kind = needle->kinds.front();
-  if (!needle->policies.empty()) {
-    refuse_given(given, {"--sparse-policy"}, "--policies names them; leave one of them out");
-    check_policies(needle->policies, needle->engine.sparse, given);
-  }
-  check_kinds(needle, given);
-  const auto sort_unique = [](auto* list) {
-    std::sort(list->begin(), list->end());
-    list->erase(std::unique(list->begin(), list->end()), list->end());
-  };
-  sort_unique(&needle->lengths);
-  sort_unique(&needle->depths);
 }
 
 void check(ServeCommand* serve, const Given& given) {

@@ -67,7 +67,8 @@ std::vector<std::string> unknown_variables(const ProgramSpec& program) {
     const std::string name(setting.substr(kVariablePrefix.size(), equals - kVariablePrefix.size()));
     if (known.contains(name) || is_other_variable(program, name)) continue;
     const std::string near = nearest(name, {known.begin(), known.end()});
-    warnings.push_back("SLUICE_" + name + " has no effect: no option has this name" +
+    warnings.push_back("SLUICE_" + name + " has no effect: no option of " + program.name +
+                       " has this name" +
                        (near.empty() ? "" : "; did you mean SLUICE_" + near + "?"));
   }
   std::sort(warnings.begin(), warnings.end());
@@ -191,6 +192,14 @@ class WordReader {
   Given given_;  // in the order of reading the command line wins, so the environment comes last
 };
 
+// Fails if `name`, such as "bench recall", is a command of another program.
+void refuse_moved(const ProgramSpec& program, const std::string& name) {
+  for (const MovedCommand& moved : program.moved) {
+    if (moved.name != name) continue;
+    fail(ErrorCode::kInvalidArgument, "`{} {}` moved to `{}`", program.name, name, moved.command);
+  }
+}
+
 // Fails with the commands that exist. `word` is what was read instead; null if the line ended.
 [[noreturn]] void refuse_command(const ProgramSpec& program, const std::string& prefix,
                                  const std::string* word) {
@@ -205,6 +214,7 @@ class WordReader {
     fail(ErrorCode::kInvalidArgument, "{0} needs a command: {1}; see `{0} --help`", command,
          listed);
   }
+  refuse_moved(program, (prefix.empty() ? "" : prefix + " ") + *word);
   fail(ErrorCode::kInvalidArgument, "unknown {} '{}'{} the commands are {}; see `{} --help`",
        word->starts_with('-') ? "option" : "command", *word, suggestion(*word, known), listed,
        command);

@@ -79,7 +79,7 @@ class OptionSet {
   std::string group_ = "Options";
 };
 
-// One row of the table in program.cc.
+// One row of a program's table (program_main.h).
 struct SubcommandSpec {
   std::string name;     // "run"; "bench decode" for one in a group
   std::string summary;  // one line
@@ -101,6 +101,12 @@ struct ParseOutcome {
   std::vector<std::string> warnings;
 };
 
+// A command that another program has now: its words are answered with the new ones.
+struct MovedCommand {
+  std::string name;     // "bench recall"
+  std::string command;  // "sluice-lab recall"
+};
+
 // The whole command line as data.
 struct ProgramSpec {
   std::string name;  // "sluice"
@@ -111,6 +117,7 @@ struct ProgramSpec {
   // Variables SLUICE_* that are no options, without that prefix: names, or prefixes that end in
   // '_'.
   std::vector<std::string> other_variables;
+  std::vector<MovedCommand> moved = {};
 };
 
 // The subcommands directly below `prefix` ("" or "bench"), and the last word of a name.

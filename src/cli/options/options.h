@@ -69,28 +69,6 @@ struct ScoreCommand : TextsCommand {
   bool gpu_lock = false;
 };
 
-// `sluice needle`: a grid of lengths and depths with several needles per cell, for each kind and
-// policy.
-struct NeedleCommand {
-  EngineOptions engine;
-  std::vector<int64_t> lengths = {1024, 2048, 4096};   // tokens of the whole prompt
-  std::vector<int32_t> depths = {0, 25, 50, 75, 100};  // percent of the text before the needle
-  int32_t needles = 4;                                 // different needles per cell
-  std::vector<std::string> kinds = {"number"};         // of needle_templates.json, or of RULER
-  std::string kind = "number";                         // of one test; the first of `kinds`
-  std::vector<std::string> policies;                   // a table by policy; empty: that of `engine`
-  std::string haystack;                                // a file, "repeated", or "" for the model's
-  std::string templates;                               // a file; "" for the model's
-  std::string out = "needle-results";
-  bool save_prompts = false;          // as prompts.jsonl
-  std::optional<int32_t> max_tokens;  // empty: the expected answer's length and a few more
-  bool verbose = false;
-  bool gpu_lock = false;
-
-  // Several tests, whose results are one table.
-  bool is_table() const { return kinds.size() > 1 || !policies.empty(); }
-};
-
 struct InspectCommand {
   EngineOptions engine;
   bool json = false;

@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "io/file.h"
 #include "server/app/sluice_server.h"
+#include "server/metrics/log_line.h"
 #include "server/metrics/status_line.h"
 #include "sluice/inspect.h"
 
@@ -81,6 +82,15 @@ std::string address_text(const ServeCommand& command, const server::SluiceServer
                      server.port());
 }
 
+// Warnings as they come, each once; in a log of JSON as one of its lines.
+void log_warnings(const EngineService& service, bool is_json) {
+  const auto json_line = [](const std::string& warning) {
+    return metrics::warning_json(std::chrono::system_clock::now(), warning);
+  };
+  if (is_json) return show_warnings(service.snapshot().warnings, json_line);
+  show_warnings(service.snapshot().warnings);
+}
+
 // Writes warnings as they come, and every few seconds, unless it is idle, the line about the
 // engine.
 class StatusLog {
@@ -88,7 +98,7 @@ class StatusLog {
   explicit StatusLog(bool is_json) : is_json_(is_json), watch_(Clock::now()) {}
 
   void tick(const server::ServedModel& model) {
-    show_warnings(model.service.snapshot().warnings, is_json_);
+    log_warnings(model.service, is_json_);
     const Clock::time_point now = Clock::now();
     if (now < next_) return;
     next_ = now + kStatusInterval;
@@ -180,7 +190,7 @@ int serve(const ServeCommand& command) {
   write_message(fmt::format("draining; running requests get {} s, a second signal ends now",
                             command.drain_timeout_s));
   server.drain(std::chrono::seconds(command.drain_timeout_s));
-  show_warnings(service->snapshot().warnings, command.log_json);
+  log_warnings(*service, command.log_json);
   return kExitOk;
 }
 

@@ -7,12 +7,15 @@
 
 #include <fmt/format.h>
 
-#include "cli/needle/colour_scale.h"
-#include "cli/needle/heat_map.h"
 #include "core/error.h"
+#include "eval/colour_scale.h"
+#include "eval/heat_map.h"
 #include "ops/attention.h"
 
 namespace sluice::cli {
+
+using namespace eval;  // pictures and random numbers
+
 namespace {
 
 constexpr size_t kPanelsPerRow = 3;

@@ -9,11 +9,14 @@
 
 #include "attention/policies/sampled.h"
 #include "attention/policy_options.h"
-#include "cli/needle/random.h"
 #include "core/error.h"
+#include "eval/random.h"
 #include "ops/reference/softmax_mass.h"
 
 namespace sluice::cli {
+
+using namespace eval;  // pictures and random numbers
+
 namespace {
 
 // Of the work of verticals and diagonals; an adaptive budget of minference has the same.

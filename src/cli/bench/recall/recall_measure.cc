@@ -3,11 +3,14 @@
 
 #include <algorithm>
 
-#include "cli/needle/random.h"
 #include "core/error.h"
+#include "eval/random.h"
 #include "ops/reference/softmax_mass.h"
 
 namespace sluice::cli {
+
+using namespace eval;  // pictures and random numbers
+
 namespace {
 
 // The places of the methods; estimators follow.

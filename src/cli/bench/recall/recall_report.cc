@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
-#include "cli/needle/colour_scale.h"
-#include "cli/needle/heat_map.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "eval/colour_scale.h"
+#include "eval/heat_map.h"
 
 namespace sluice::cli {
+
+using namespace eval;  // pictures and random numbers
+
 namespace {
 
 using nlohmann::ordered_json;
