@@ -61,20 +61,19 @@ int64_t read_choice(const OptionFacts& facts, std::string_view source, std::stri
   return found - facts.choices.begin();
 }
 
-// A number in the syntax of the row's kind. The lower bound includes unset_from, the number that
-// stands for an unset option; read_whole checks the row's own minimum.
+// A number in the syntax of the row's kind; read_whole checks the row's own minimum.
 int64_t read_count(const OptionFacts& facts, std::string_view source, std::string_view text) {
-  const int64_t least = facts.unset_from <= 0 ? facts.unset_from : facts.min;
+  const int64_t least = least_number(facts);
   if (facts.kind == OptionKind::kTokens) return parse_token_count(source, text, least, facts.max);
   if (facts.kind == OptionKind::kWhole) return parse_integer(source, text, least, facts.max);
   return static_cast<int64_t>(parse_byte_size(source, text, static_cast<size_t>(facts.max)));
 }
 
-// A whole number in range, or empty for a number that means "unset" (from unset_from to 0).
+// A whole number in range, or empty for a number that means "unset".
 std::optional<OptionValue> read_whole(const OptionFacts& facts, std::string_view source,
                                       std::string_view text) {
   const int64_t value = read_count(facts, source, text);
-  if (value < facts.min && value >= facts.unset_from && value <= 0) return std::nullopt;
+  if (means_unset(facts, value)) return std::nullopt;
   if (value < facts.min) {
     fail(ErrorCode::kInvalidArgument, "{}: {} is not {}from {} to {}", source, value,
          facts.unset_from == 0 ? "0 or " : "", facts.min, facts.max);

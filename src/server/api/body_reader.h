@@ -43,8 +43,8 @@ void drop_unread_tools(const ChatTemplate& chat, ChatRequest& request);
 // wrong with a member that this route does not need.
 template <typename Body>
 void require_members(const FieldTable<Body>& table, const Json& json, const FieldRules& rules) {
-  for (const FieldFacts& facts : table.facts()) {
-    if (!facts.required) continue;
+  for (const OptionFacts& facts : table.facts()) {
+    if (!facts.field.required) continue;
     const auto member = json.find(facts.name);
     if (member != json.end() && !member->is_null()) continue;
     refuse_field(facts.name, fmt::format("{} is missing; it must be {}", facts.name,

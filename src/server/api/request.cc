@@ -108,7 +108,7 @@ Read<DetokenizeRequest> read_detokenize(std::string_view body, const RequestRule
                                                       DetokenizeBody(), nullptr);
 }
 
-std::span<const FieldFacts> request_fields(RequestKind kind) {
+std::span<const OptionFacts> request_fields(RequestKind kind) {
   switch (kind) {
     case RequestKind::kCompletion:
       return completion_fields().facts();

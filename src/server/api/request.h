@@ -140,7 +140,7 @@ enum class RequestKind { kCompletion, kChat, kTokenize, kPin, kDetokenize };
 
 // The table that the reader of this kind works by, for documents, tests and the description of the
 // API. It lives as long as the program.
-std::span<const FieldFacts> request_fields(RequestKind kind);
+std::span<const OptionFacts> request_fields(RequestKind kind);
 
 // SamplingParams::max_tokens of a request whose prompt has this many tokens. What exceeds the room
 // that the prompt leaves counts as the room: agents send a constant. 1 for an explicit 0, which the

@@ -12,14 +12,14 @@ namespace sluice::api {
 namespace {
 
 constexpr std::array kStreamOptions = {
-    FieldFacts{.name = "include_usage",
-               .type = FieldType::kBool,
-               .when_unset = "false",
-               .help = "a last chunk with the numbers of tokens"},
-    FieldFacts{.name = "continuous_usage_stats",
-               .type = FieldType::kBool,
-               .when_unset = "false",
-               .help = "with include_usage: the numbers of tokens so far in every chunk"},
+    OptionFacts{.name = "include_usage",
+                .kind = OptionKind::kFlag,
+                .when_unset = "false",
+                .help = "a last chunk with the numbers of tokens"},
+    OptionFacts{.name = "continuous_usage_stats",
+                .kind = OptionKind::kFlag,
+                .when_unset = "false",
+                .help = "with include_usage: the numbers of tokens so far in every chunk"},
 };
 
 // Members that check_field let through are true, false or null.
@@ -55,46 +55,34 @@ void set_prompts(CompletionBody& body, Json&& value) {
 // How many answers a prompt gets, and what they have from it.
 template <typename Body>
 void add_answers(Fields<Body>& fields) {
-  const FieldFacts count = {.name = "n",
-                            .type = FieldType::kInteger,
-                            .min = 1,
-                            .max = kMaxChoices,
-                            .when_unset = "1",
-                            .help = "answers for each prompt"};
-  fields.push_back({count, set_member<&CommonRequest::n, Body>});
-  FieldFacts best_of = count;
-  best_of.name = "best_of";
-  best_of.when_unset = "n";
-  best_of.help = "must be n";
-  fields.push_back({best_of, set_member<&Body::best_of, Body>});
-  fields.push_back(
-      {with_default(sampling_facts("prompt_logprobs", "of the prompt's tokens"), "none"),
-       set_member<&CommonRequest::prompt_logprobs, Body>});
-  fields.push_back({cache_salt_facts(), set_member<&SamplingParams::cache_salt, Body>});
+  fields.push_back(option_field<&CommonRequest::n, Body>({.name = "n",
+                                                          .min = 1,
+                                                          .max = kMaxChoices,
+                                                          .when_unset = "1",
+                                                          .help = "answers for each prompt"}));
+  fields.push_back(option_field<&Body::best_of, Body>(
+      {.name = "best_of", .min = 1, .max = kMaxChoices, .when_unset = "n", .help = "must be n"}));
+  fields.push_back(option_field<&CommonRequest::prompt_logprobs, Body>(kPromptLogprobsRow.facts));
+  fields.push_back(row_field<Body>(kCacheSaltRow));
 }
 
 // What is sent beside the text, and when.
 template <typename Body>
 void add_streams(Fields<Body>& fields) {
-  fields.push_back({flag_facts("stream", "false", "send the answer as it comes"),
-                    set_member<&CommonRequest::stream, Body>});
-  fields.push_back({{.name = "stream_options",
-                     .type = FieldType::kObject,
-                     .members = kStreamOptions.data(),
-                     .num_members = kStreamOptions.size(),
-                     .when_unset = "{}",
-                     .help = "what a stream has beside the answer; needs stream"},
+  fields.push_back(option_field<&CommonRequest::stream, Body>(
+      flag_facts("stream", "false", "send the answer as it comes")));
+  fields.push_back({object_facts("stream_options", kStreamOptions, "{}",
+                                 "what a stream has beside the answer; needs stream"),
                     set_stream_options<Body>});
-  fields.push_back(
-      {flag_facts("return_progress", "false", "chunks with the progress of the prompt"),
-       set_member<&CommonRequest::return_progress, Body>});
-  fields.push_back({flag_facts("return_token_ids", "false", "ids of prompt and answer"),
-                    set_member<&CommonRequest::return_token_ids, Body>});
-  fields.push_back({flag_facts("return_tokens_as_token_ids", "false",
-                               "in log-probabilities token_id:N instead of the texts of tokens"),
-                    set_member<&CommonRequest::return_tokens_as_token_ids, Body>});
-  fields.push_back({flag_facts("timings_per_token", "false", "timings so far in chunks with text"),
-                    set_member<&CommonRequest::timings_per_token, Body>});
+  fields.push_back(option_field<&CommonRequest::return_progress, Body>(
+      flag_facts("return_progress", "false", "chunks with the progress of the prompt")));
+  fields.push_back(option_field<&CommonRequest::return_token_ids, Body>(
+      flag_facts("return_token_ids", "false", "ids of prompt and answer")));
+  fields.push_back(option_field<&CommonRequest::return_tokens_as_token_ids, Body>(
+      flag_facts("return_tokens_as_token_ids", "false",
+                 "in log-probabilities token_id:N instead of the texts of tokens")));
+  fields.push_back(option_field<&CommonRequest::timings_per_token, Body>(
+      flag_facts("timings_per_token", "false", "timings so far in chunks with text")));
 }
 
 // All fields that mean the same in completions and chats. Those that only share a name, such as
@@ -113,120 +101,113 @@ Fields<Body> common_fields() {
 // What a chat template is given, and what the ids of its text depend on.
 template <typename Body>
 void add_conversation(Fields<Body>& fields, bool required) {
-  fields.push_back({{.name = "messages",
-                     .type = FieldType::kObjects,
-                     .required = required,
-                     .min_items = 1,
-                     .max_items = 100'000,
-                     .schema = kChatMessageSchema,
-                     .help = "the conversation"},
-                    set_member<&Conversation::messages, Body>});
-  fields.push_back({{.name = "tools",
-                     .type = FieldType::kObjects,
-                     .max_items = 512,
-                     .schema = kChatToolSchema,
-                     .when_unset = "[]",
-                     .help = "functions that the answer may call; 4 MiB at most"},
-                    set_member<&Conversation::tools, Body>});
-  fields.push_back({template_kwargs_facts(), set_member<&Conversation::template_kwargs, Body>});
   fields.push_back(
-      {effort_facts("reasoning_effort"), set_member<&Conversation::reasoning_effort, Body>});
-  fields.push_back({flag_facts("add_generation_prompt", "true, false with continue_final_message",
-                               "begin an answer after the messages"),
-                    set_member<&Body::add_generation_prompt, Body>});
-  fields.push_back({flag_facts("continue_final_message", "false", "go on with the last message"),
-                    set_member<&Conversation::continue_final_message, Body>});
+      json_field<&Conversation::messages, Body>({.name = "messages",
+                                                 .help = "the conversation",
+                                                 .field = {.form = FieldForm::kObjects,
+                                                           .required = required,
+                                                           .min_items = 1,
+                                                           .max_items = 100'000,
+                                                           .schema = kChatMessageSchema}}));
+  fields.push_back(json_field<&Conversation::tools, Body>(
+      {.name = "tools",
+       .when_unset = "[]",
+       .help = "functions that the answer may call; 4 MiB at most",
+       .field = {.form = FieldForm::kObjects, .max_items = 512, .schema = kChatToolSchema}}));
+  fields.push_back(json_field<&Conversation::template_kwargs, Body>(template_kwargs_facts()));
+  fields.push_back({effort_facts("reasoning_effort"), [](Body& body, Json&& value) {
+                      body.conversation.reasoning_effort = value.get<std::string>();
+                    }});
+  fields.push_back(option_field<&Body::add_generation_prompt, Body>(
+      flag_facts("add_generation_prompt", "true, false with continue_final_message",
+                 "begin an answer after the messages")));
+  fields.push_back(option_field<&Conversation::continue_final_message, Body>(
+      flag_facts("continue_final_message", "false", "go on with the last message")));
 }
 
 Fields<CompletionBody> make_completion_fields() {
-  Fields<CompletionBody> fields = common_fields<CompletionBody>();
-  fields.push_back({{.name = "prompt",
-                     .type = FieldType::kPrompt,
-                     .required = true,
-                     .max_items = kMaxPrompts,
-                     .help = "what the answers continue"},
-                    set_prompts});
-  fields.push_back({max_tokens_facts("max_tokens", 0, "16"),
-                    set_member<&CommonRequest::max_tokens, CompletionBody>});
+  using Body = CompletionBody;
+  Fields<Body> fields = common_fields<Body>();
   fields.push_back(
-      {flag_facts("echo", "false", "the prompt before the answer; max_tokens may be 0"),
-       set_member<&CompletionRequest::echo, CompletionBody>});
-  fields.push_back({with_default(sampling_facts("logprobs", "of the N likeliest tokens"), "none"),
-                    set_member<&SamplingParams::logprobs, CompletionBody>});
-  fields.push_back({flag_facts("add_special_tokens", "true", "such as BOS before the prompt"),
-                    set_member<&CommonRequest::add_special_tokens, CompletionBody>});
+      {{.name = "prompt",
+        .help = "what the answers continue",
+        .field = {.form = FieldForm::kPrompt, .required = true, .max_items = kMaxPrompts}},
+       set_prompts});
   fields.push_back(
-      {flag_facts("parse_special", "true", "special tokens written in the prompt count"),
-       set_member<&CommonRequest::parse_special, CompletionBody>});
+      option_field<&CommonRequest::max_tokens, Body>(max_tokens_facts("max_tokens", 0, "16")));
+  fields.push_back(option_field<&CompletionRequest::echo, Body>(
+      flag_facts("echo", "false", "the prompt before the answer; max_tokens may be 0")));
+  fields.push_back(row_field<Body>(kLogprobsRow));
+  fields.push_back(option_field<&CommonRequest::add_special_tokens, Body>(
+      flag_facts("add_special_tokens", "true", "such as BOS before the prompt")));
+  fields.push_back(option_field<&CommonRequest::parse_special, Body>(
+      flag_facts("parse_special", "true", "special tokens written in the prompt count")));
   return fields;
 }
 
 Fields<ChatBody> make_chat_fields() {
-  Fields<ChatBody> fields = common_fields<ChatBody>();
+  using Body = ChatBody;
+  Fields<Body> fields = common_fields<Body>();
   add_conversation(fields, true);
   add_refusals(fields, chat_refusals());
-  fields.push_back({max_tokens_facts("max_tokens", 1, "the room"),
-                    set_member<&CommonRequest::max_tokens, ChatBody>});
-  fields.push_back({max_tokens_facts("max_completion_tokens", 1, "max_tokens"),
-                    set_member<&ChatBody::max_completion_tokens, ChatBody>});
-  fields.push_back({flag_facts("logprobs", "false", "of the tokens of the answer"),
-                    set_member<&ChatBody::logprobs, ChatBody>});
-  FieldFacts top = with_default(sampling_facts("logprobs", "of the N likeliest tokens"), "0");
-  top.name = "top_logprobs";
-  fields.push_back({top, set_member<&ChatBody::top_logprobs, ChatBody>});
-  fields.push_back({flag_facts("add_special_tokens", "false", "beside those of the template"),
-                    set_member<&CommonRequest::add_special_tokens, ChatBody>});
-  fields.push_back({tool_choice_facts(), [](ChatBody& body, Json&& value) {
-                      body.tool_choice = value == "none" ? ToolChoice::kNone : ToolChoice::kAuto;
-                    }});
-  fields.push_back({flag_facts("parallel_tool_calls", "true", "false: one call in an answer"),
-                    set_member<&ChatRequest::parallel_tool_calls, ChatBody>});
-  fields.push_back({flag_facts("include_reasoning", "true", "false: thoughts are left out"),
-                    set_member<&ChatRequest::include_reasoning, ChatBody>});
+  fields.push_back(option_field<&CommonRequest::max_tokens, Body>(
+      max_tokens_facts("max_tokens", 1, "the room")));
+  fields.push_back(option_field<&Body::max_completion_tokens, Body>(
+      max_tokens_facts("max_completion_tokens", 1, "max_tokens")));
+  fields.push_back(option_field<&Body::logprobs, Body>(
+      flag_facts("logprobs", "false", "of the tokens of the answer")));
+  fields.push_back(
+      option_field<&Body::top_logprobs, Body>(renamed(kLogprobsRow.facts, "top_logprobs", "0")));
+  fields.push_back(option_field<&CommonRequest::add_special_tokens, Body>(
+      flag_facts("add_special_tokens", "false", "beside those of the template")));
+  fields.push_back(option_field<&ChatRequest::tool_choice, Body>(tool_choice_facts()));
+  fields.push_back(option_field<&ChatRequest::parallel_tool_calls, Body>(
+      flag_facts("parallel_tool_calls", "true", "false: one call in an answer")));
+  fields.push_back(option_field<&ChatRequest::include_reasoning, Body>(
+      flag_facts("include_reasoning", "true", "false: thoughts are left out")));
   return fields;
 }
 
 template <typename Body>
 Fields<Body> input_fields() {
   Fields<Body> fields = {model_field<Body>()};
-  fields.push_back(
-      {{.name = "prompt", .type = FieldType::kText, .help = "a text, or give messages"},
-       set_member<&Body::prompt, Body>});
+  fields.push_back(option_field<&Body::prompt, Body>(
+      {.name = "prompt", .kind = OptionKind::kText, .help = "a text, or give messages"}));
   add_conversation(fields, false);
-  fields.push_back({flag_facts("add_special_tokens", "true, false with messages", "such as BOS"),
-                    set_member<&Body::asked_special_tokens, Body>});
-  fields.push_back(
-      {flag_facts("parse_special", "true", "special tokens written in the prompt count"),
-       set_member<&TokenizeRequest::parse_special, Body>});
+  fields.push_back(option_field<&Body::asked_special_tokens, Body>(
+      flag_facts("add_special_tokens", "true, false with messages", "such as BOS")));
+  fields.push_back(option_field<&TokenizeRequest::parse_special, Body>(
+      flag_facts("parse_special", "true", "special tokens written in the prompt count")));
   return fields;
 }
 
 Fields<PinBody> make_pin_fields() {
   Fields<PinBody> fields = input_fields<PinBody>();
-  fields.push_back({{.name = "name",
-                     .type = FieldType::kText,
-                     .required = true,
-                     .min_bytes = 1,
-                     .max_bytes = kMaxPinName,
-                     .alphabet = "._-",
-                     .no_leading_dot = true,
-                     .help = "of the pin"},
-                    set_member<&PinRequest::name, PinBody>});
-  fields.push_back({cache_salt_facts(), set_member<&PinRequest::cache_salt, PinBody>});
+  fields.push_back(option_field<&PinRequest::name, PinBody>({.name = "name",
+                                                             .kind = OptionKind::kText,
+                                                             .help = "of the pin",
+                                                             .field = {.required = true,
+                                                                       .min_bytes = 1,
+                                                                       .max_bytes = kMaxPinName,
+                                                                       .alphabet = "._-",
+                                                                       .no_leading_dot = true}}));
+  fields.push_back(option_field<&PinRequest::cache_salt, PinBody>(kCacheSaltRow.facts));
   return fields;
 }
 
 Fields<TokenizeBody> make_tokenize_fields() {
   Fields<TokenizeBody> fields = input_fields<TokenizeBody>();
-  fields.push_back({flag_facts("return_token_strs", "false", "the text of each token"),
-                    set_member<&TokenizeRequest::return_token_strs, TokenizeBody>});
+  fields.push_back(option_field<&TokenizeRequest::return_token_strs, TokenizeBody>(
+      flag_facts("return_token_strs", "false", "the text of each token")));
   return fields;
 }
 
 Fields<DetokenizeBody> make_detokenize_fields() {
   return {model_field<DetokenizeBody>(),
-          {{.name = "tokens", .type = FieldType::kTokenIds, .required = true, .help = "their ids"},
-           set_member<&DetokenizeRequest::tokens, DetokenizeBody>}};
+          option_field<&DetokenizeRequest::tokens, DetokenizeBody>({.name = "tokens",
+                                                                    .kind = OptionKind::kTokenIds,
+                                                                    .help = "their ids",
+                                                                    .field = {.required = true}})};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,9 +48,9 @@ using DetokenizeBody = DetokenizeRequest;
 
 template <typename Body>
 struct Field {
-  FieldFacts facts;
+  OptionFacts facts;
   // Stores a value that check_field let through. Null: there is nothing to store.
-  void (*set)(Body& body, Json&& value) = nullptr;
+  std::function<void(Body& body, Json&& value)> set = nullptr;
 };
 
 template <typename Body>
@@ -69,11 +70,11 @@ class FieldTable {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : found->second;
   }
-  std::span<const FieldFacts> facts() const { return facts_; }
+  std::span<const OptionFacts> facts() const { return facts_; }
 
  private:
   std::vector<Field<Body>> fields_;
-  std::vector<FieldFacts> facts_;
+  std::vector<OptionFacts> facts_;
   std::unordered_map<std::string_view, const Field<Body>*> by_name_;
 };
 
@@ -84,8 +85,8 @@ const FieldTable<PinBody>& pin_fields();
 const FieldTable<DetokenizeBody>& detokenize_fields();
 
 // Fields without a value to store that completions and chats share: hints, and what is refused.
-std::span<const FieldFacts> shared_refusals();
+std::span<const OptionFacts> shared_refusals();
 // Further ones of chats.
-std::span<const FieldFacts> chat_refusals();
+std::span<const OptionFacts> chat_refusals();
 
 }  // namespace sluice::api

@@ -23,7 +23,7 @@ std::string place_of(const std::string& message) {
   const std::string_view field = std::string_view(place).substr(0, place.find_first_of("[."));
   const bool is_field =
       std::ranges::any_of(request_fields(RequestKind::kChat),
-                          [&](const FieldFacts& facts) { return facts.name == field; });
+                          [&](const OptionFacts& facts) { return facts.name == field; });
   return is_field ? place : "";
 }
 

@@ -27,11 +27,8 @@ constexpr std::array kSharedRefusals = {
     hint("include", "what else the answer may have"),
     hint("verbosity", "how long the answer may be"),
     hint("prediction", "what the answer may look like"),
-    FieldFacts{.name = "output_config",
-               .type = FieldType::kObject,
-               .members = kOutputConfigFields.data(),
-               .num_members = kOutputConfigFields.size(),
-               .help = "settings of answers as the messages API has them"},
+    object_facts("output_config", kOutputConfigFields, "",
+                 "settings of answers as the messages API has them"),
 
     not_done("response_format", R"([{"type":"text"}])", "it has no structured output"),
     not_done("structured_outputs", "[{}]", "it has no structured output"),
@@ -85,7 +82,7 @@ constexpr std::array kChatRefusals = {
 
 }  // namespace
 
-std::span<const FieldFacts> shared_refusals() { return kSharedRefusals; }
-std::span<const FieldFacts> chat_refusals() { return kChatRefusals; }
+std::span<const OptionFacts> shared_refusals() { return kSharedRefusals; }
+std::span<const OptionFacts> chat_refusals() { return kChatRefusals; }
 
 }  // namespace sluice::api
