@@ -12,10 +12,10 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind.h"
-#include "cli/options/option_rows.h"
 #include "core/error.h"
 #include "core/option_check.h"
 #include "errors.h"
+#include "text/option_text.h"
 #include "values.h"
 
 namespace sluice::python {
@@ -29,7 +29,7 @@ namespace {
 
 std::optional<OptionValue> read_whole(const OptionFacts& facts, nb::handle value) {
   if (nb::isinstance<nb::str>(value) && facts.kind != OptionKind::kWhole) {
-    return cli::read_option_value(facts, facts.name, nb::cast<std::string>(value));
+    return read_option_value(facts, facts.name, nb::cast<std::string>(value));
   }
   if (PyIndex_Check(value.ptr()) == 0 || PyBool_Check(value.ptr())) {
     refuse_type(facts, "a whole number", value);
@@ -64,7 +64,7 @@ std::string read_text(const OptionFacts& facts, nb::handle value) {
 
 int64_t read_choice(const OptionFacts& facts, nb::handle value) {
   if (!nb::isinstance<nb::str>(value)) refuse_type(facts, "a text", value);
-  const auto index = cli::read_option_value(facts, facts.name, nb::cast<std::string>(value));
+  const auto index = read_option_value(facts, facts.name, nb::cast<std::string>(value));
   return std::get<int64_t>(*index);
 }
 

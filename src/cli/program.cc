@@ -1,9 +1,9 @@
 // The table of subcommands: one row each, in the order of --help.
 #include "cli/program.h"
 
-#include "cli/build_info.h"
 #include "cli/commands.h"
 #include "cli/subcommand.h"
+#include "text/build_info.h"
 
 namespace sluice::cli {
 namespace {

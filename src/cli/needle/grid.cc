@@ -12,7 +12,6 @@
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
-#include "cli/json_text.h"
 #include "cli/needle/needle_run.h"
 #include "cli/needle/policy_table.h"
 #include "cli/policy_list.h"
@@ -20,6 +19,7 @@
 #include "cli/units.h"
 #include "core/error.h"
 #include "io/file.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {

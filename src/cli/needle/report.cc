@@ -6,18 +6,18 @@
 
 #include <fmt/format.h>
 
-#include "cli/build_info.h"
 #include "cli/engine_session.h"
-#include "cli/json_text.h"
 #include "cli/needle/colour_scale.h"
 #include "cli/needle/render_png.h"
 #include "cli/needle/request.h"
-#include "cli/observations.h"
 #include "cli/options/named_policies.h"
 #include "cli/table.h"
 #include "cli/units.h"
 #include "core/error.h"
 #include "io/file.h"
+#include "text/build_info.h"
+#include "text/json_text.h"
+#include "text/observations_json.h"
 
 namespace sluice::cli {
 namespace {

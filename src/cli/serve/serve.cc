@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "cli/build_info.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
@@ -19,6 +18,7 @@
 #include "server/app/sluice_server.h"
 #include "server/metrics/status_line.h"
 #include "sluice/inspect.h"
+#include "text/build_info.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,5 +1,5 @@
 // Strict parsers of option values.
-#include "cli/options/value_parsers.h"
+#include "text/value_parsers.h"
 
 #include <algorithm>
 #include <charconv>
@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 
-namespace sluice::cli {
+namespace sluice {
 namespace {
 
 // A number at the start of a text, and the number of characters it took.
@@ -195,4 +195,4 @@ std::map<int32_t, float> parse_token_biases(std::string_view option, std::string
   return biases;
 }
 
-}  // namespace sluice::cli
+}  // namespace sluice

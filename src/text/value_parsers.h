@@ -1,9 +1,8 @@
 // Strict parsers of option values: the whole text must match, and no value is rounded or wrapped.
 //
-// Used by option_rows.cc and the declare functions for every value of the command line and of the
-// environment. Each takes the option's name first, so that its error names the option, the value
-// and what is allowed.
-// Thread rule: pure functions.
+// Used by option_text.cc and the declare functions of the command line. Each takes the option's
+// name first, so that its error names the option, the value and what is allowed. Thread rule: pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice::cli {
+namespace sluice {
 
 // Errors of all functions: kInvalidArgument.
 
@@ -51,4 +50,4 @@ std::vector<int32_t> parse_token_ids(std::string_view option, std::string_view t
 std::map<int32_t, float> parse_token_biases(std::string_view option, std::string_view text,
                                             const NumberRange& range);
 
-}  // namespace sluice::cli
+}  // namespace sluice

@@ -5,10 +5,10 @@
 
 #include <string_view>
 
-namespace sluice::cli {
+namespace sluice {
 
 std::string_view build_version();  // "0.1.0"
 std::string_view build_commit();   // `git describe`, or "unknown" outside a checkout
 std::string_view build_type();     // "Release", with the sanitizers if there are any
 
-}  // namespace sluice::cli
+}  // namespace sluice

@@ -1,11 +1,11 @@
 // Suggestions by edit distance.
-#include "cli/options/suggestion.h"
+#include "text/suggestion.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-namespace sluice::cli {
+namespace sluice {
 namespace {
 
 // Levenshtein distance: insertions, deletions and replacements that turn `a` into `b`. Keeps one
@@ -45,4 +45,4 @@ std::string suggestion(std::string_view wrong, const std::vector<std::string>& k
   return best.empty() ? ";" : "; did you mean " + best + "?";
 }
 
-}  // namespace sluice::cli
+}  // namespace sluice

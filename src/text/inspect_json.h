@@ -8,10 +8,10 @@
 
 #include "sluice/inspect.h"
 
-namespace sluice::cli {
+namespace sluice {
 
 // All fields under "model", "files" and "plan", by their names in sluice/inspect.h.
 nlohmann::ordered_json inspect_json(const ModelSummary& model, const ModelCheck& check,
                                     const MemoryPlan& plan);
 
-}  // namespace sluice::cli
+}  // namespace sluice

@@ -1,9 +1,9 @@
 // One object for each of the three reports of sluice/inspect.h.
-#include "cli/json/inspect_json.h"
+#include "text/inspect_json.h"
 
 #include <nlohmann/json.hpp>
 
-namespace sluice::cli {
+namespace sluice {
 
 nlohmann::ordered_json inspect_json(const ModelSummary& model, const ModelCheck& check,
                                     const MemoryPlan& plan) {
@@ -49,4 +49,4 @@ nlohmann::ordered_json inspect_json(const ModelSummary& model, const ModelCheck&
             {"warnings", plan.warnings}}}};
 }
 
-}  // namespace sluice::cli
+}  // namespace sluice

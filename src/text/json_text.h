@@ -6,11 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
-namespace sluice::cli {
+namespace sluice {
 
 // The text with a final newline; on one line if `indent` is negative.
 inline std::string json_text(const nlohmann::ordered_json& value, int indent = -1) {
   return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace sluice::cli
+}  // namespace sluice

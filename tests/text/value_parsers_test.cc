@@ -1,5 +1,5 @@
 // Invalid values of every kind; each error must name option and value.
-#include "cli/options/value_parsers.h"
+#include "text/value_parsers.h"
 
 #include <limits>
 
@@ -7,7 +7,7 @@
 
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice {
 namespace {
 
 // The text of the kInvalidArgument that `call` throws; "" when it throws nothing.
@@ -114,4 +114,4 @@ TEST(SplitList, RefusesEmptyItems) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice::cli {
+namespace sluice {
 
 // The name of `known` with the smallest edit distance to `wrong`, if that is at most a third of the
 // letters of `wrong`; else "".
@@ -14,4 +14,4 @@ std::string nearest(std::string_view wrong, const std::vector<std::string>& know
 // "; did you mean --top-k?" if a known name is near, else ";".
 std::string suggestion(std::string_view wrong, const std::vector<std::string>& known);
 
-}  // namespace sluice::cli
+}  // namespace sluice
