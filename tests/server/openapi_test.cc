@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "server/api/messages/messages_request.h"
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 #include "server/api/responses/response_fields.h"
 #include "server/api/responses/response_request.h"
 #include "tokenizer/chat_messages.h"

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 
 namespace sluice::api {
 namespace {

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "core/option_check.h"
-#include "server/api/item_schemas.h"
 #include "server/api/messages/messages_request.h"
-#include "server/api/request.h"
+#include "server/api/request/item_schemas.h"
+#include "server/api/request/request.h"
 #include "server/api/responses/response_fields.h"
 
 namespace sluice::api {

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_body.h"
-#include "server/api/request_prompt.h"
+#include "server/api/answer/answer_body.h"
+#include "server/api/request/request_prompt.h"
 #include "server/app/generation.h"
 
 namespace sluice::server {

@@ -13,9 +13,9 @@
 #include <memory>
 #include <optional>
 
-#include "server/api/answer_options.h"
-#include "server/api/answer_writer.h"
-#include "server/api/request.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/answer_writer.h"
+#include "server/api/request/request.h"
 #include "server/app/call.h"
 #include "server/app/served_model.h"
 

@@ -19,10 +19,10 @@
 #include <variant>
 #include <vector>
 
-#include "server/api/answer_body.h"
-#include "server/api/answer_options.h"
-#include "server/api/answer_stream.h"
-#include "server/api/answer_writer.h"
+#include "server/api/answer/answer_body.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/answer_stream.h"
+#include "server/api/answer/answer_writer.h"
 #include "server/app/call.h"
 #include "server/app/served_model.h"
 #include "server/metrics/request_life.h"

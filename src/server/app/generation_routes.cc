@@ -2,8 +2,8 @@
 // become ids, and each choice becomes a request of the service.
 #include <utility>
 
-#include "server/api/request_prompt.h"
-#include "server/api/stream_chunks.h"
+#include "server/api/answer/stream_chunks.h"
+#include "server/api/request/request_prompt.h"
 #include "server/app/generate.h"
 #include "server/app/routes.h"
 

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/api/messages/messages_fault.h"
 #include "server/api/messages/messages_request.h"
 #include "server/api/messages/messages_writer.h"

@@ -3,7 +3,7 @@
 // as what it says, and nothing of a refused one reaches the engine.
 #include <gtest/gtest.h>
 
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 #include "server/app/rig.h"
 
 namespace sluice::server {

@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
-#include "server/api/body_reader.h"
-#include "server/api/field_rows.h"
-#include "server/api/item_schemas.h"
 #include "server/api/messages/messages_conversation.h"
+#include "server/api/request/body_reader.h"
+#include "server/api/request/field_rows.h"
+#include "server/api/request/item_schemas.h"
 
 namespace sluice::api {
 namespace {

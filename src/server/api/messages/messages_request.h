@@ -8,8 +8,8 @@
 #include <span>
 #include <string_view>
 
-#include "server/api/field.h"
-#include "server/api/request.h"
+#include "server/api/request/field.h"
+#include "server/api/request/request.h"
 
 namespace sluice::api {
 

@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
-#include "server/api/field_rows.h"
-#include "server/api/item_schemas.h"
+#include "server/api/request/field_rows.h"
+#include "server/api/request/item_schemas.h"
 
 namespace sluice::api {
 namespace {

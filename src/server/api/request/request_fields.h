@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/field.h"
-#include "server/api/request.h"
+#include "server/api/request/field.h"
+#include "server/api/request/request.h"
 
 namespace sluice::api {
 

@@ -1,4 +1,4 @@
-#include "server/api/answer_logprobs.h"
+#include "server/api/answer/answer_logprobs.h"
 
 #include <algorithm>
 #include <array>

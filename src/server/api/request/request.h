@@ -20,7 +20,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/field.h"
+#include "server/api/request/field.h"
 #include "server/http/fault.h"
 #include "sluice/sampling_params.h"
 

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/field.h"
-#include "server/api/request.h"
-#include "server/api/request_fields.h"
+#include "server/api/request/field.h"
+#include "server/api/request/request.h"
+#include "server/api/request/request_fields.h"
 
 namespace sluice::api {
 

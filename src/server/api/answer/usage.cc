@@ -1,4 +1,4 @@
-#include "server/api/usage.h"
+#include "server/api/answer/usage.h"
 
 #include <algorithm>
 #include <chrono>

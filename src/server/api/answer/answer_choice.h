@@ -12,10 +12,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_delta.h"
-#include "server/api/answer_logprobs.h"
-#include "server/api/answer_options.h"
-#include "server/api/usage.h"
+#include "server/api/answer/answer_delta.h"
+#include "server/api/answer/answer_logprobs.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/usage.h"
 #include "tokenizer/answer_scanner.h"
 #include "tokenizer/tokenizer.h"
 

@@ -13,10 +13,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "server/api/answer_delta.h"
-#include "server/api/answer_options.h"
-#include "server/api/answer_writer.h"
-#include "server/api/usage.h"
+#include "server/api/answer/answer_delta.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/answer_writer.h"
+#include "server/api/answer/usage.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice::api {

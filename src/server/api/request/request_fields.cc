@@ -1,11 +1,11 @@
 // One row a field; field_rows.h has the rows that further APIs share.
-#include "server/api/request_fields.h"
+#include "server/api/request/request_fields.h"
 
 #include <array>
 #include <limits>
 
-#include "server/api/field_rows.h"
-#include "server/api/item_schemas.h"
+#include "server/api/request/field_rows.h"
+#include "server/api/request/item_schemas.h"
 #include "sluice/pin_info.h"
 
 namespace sluice::api {

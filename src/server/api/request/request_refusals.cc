@@ -2,7 +2,7 @@
 // in defaults, so a neutral value of what is not done has to be accepted.
 #include <array>
 
-#include "server/api/field_rows.h"
+#include "server/api/request/field_rows.h"
 
 namespace sluice::api {
 namespace {

@@ -1,8 +1,8 @@
-#include "server/api/stream_chunks.h"
+#include "server/api/answer/stream_chunks.h"
 
 #include <utility>
 
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/http/sse.h"
 
 namespace sluice::api {

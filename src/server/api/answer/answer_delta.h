@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "server/api/answer_options.h"
+#include "server/api/answer/answer_options.h"
 #include "sluice/request_output.h"
 
 namespace sluice::api {

@@ -1,4 +1,4 @@
-#include "server/api/answer_choice.h"
+#include "server/api/answer/answer_choice.h"
 
 #include <algorithm>
 #include <iterator>

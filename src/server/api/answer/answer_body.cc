@@ -1,11 +1,11 @@
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "server/api/answer_choice.h"
+#include "server/api/answer/answer_choice.h"
 
 namespace sluice::api {
 namespace {

@@ -1,5 +1,5 @@
 // Errors of the tokenizer and of templates become faults here.
-#include "server/api/request_prompt.h"
+#include "server/api/request/request_prompt.h"
 
 #include <algorithm>
 #include <string_view>

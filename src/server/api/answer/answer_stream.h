@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "server/api/answer_options.h"
-#include "server/api/answer_writer.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/answer_writer.h"
 #include "server/http/fault.h"
 #include "server/http/outbox.h"
 #include "server/http/sse.h"

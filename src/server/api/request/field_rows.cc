@@ -1,4 +1,4 @@
-#include "server/api/field_rows.h"
+#include "server/api/request/field_rows.h"
 
 #include <array>
 

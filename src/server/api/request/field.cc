@@ -1,6 +1,6 @@
 // One function per kind of value and form of field: each finds the first value that is wrong and
 // names its place. At the end, the reader of values.
-#include "server/api/field.h"
+#include "server/api/request/field.h"
 
 #include <algorithm>
 #include <cmath>

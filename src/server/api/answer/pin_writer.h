@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_writer.h"
+#include "server/api/answer/answer_writer.h"
 #include "sluice/pin_info.h"
 
 namespace sluice::api {

@@ -1,5 +1,5 @@
 // Shares of the prompt as in chats, then the pin itself.
-#include "server/api/pin_writer.h"
+#include "server/api/answer/pin_writer.h"
 
 #include "server/http/sse.h"
 

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "server/api/answer_delta.h"
-#include "server/api/usage.h"
+#include "server/api/answer/answer_delta.h"
+#include "server/api/answer/usage.h"
 #include "server/http/fault.h"
 
 namespace sluice::api {

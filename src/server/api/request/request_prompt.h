@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 

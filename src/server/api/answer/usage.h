@@ -11,8 +11,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "server/api/answer_delta.h"
-#include "server/api/answer_options.h"
+#include "server/api/answer/answer_delta.h"
+#include "server/api/answer/answer_options.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice::api {

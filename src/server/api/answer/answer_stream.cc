@@ -1,4 +1,4 @@
-#include "server/api/answer_stream.h"
+#include "server/api/answer/answer_stream.h"
 
 #include <chrono>
 #include <functional>

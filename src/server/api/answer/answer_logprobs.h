@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_options.h"
+#include "server/api/answer/answer_options.h"
 #include "sluice/request_output.h"
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/tokenizer.h"

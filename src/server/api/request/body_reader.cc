@@ -1,4 +1,4 @@
-#include "server/api/body_reader.h"
+#include "server/api/request/body_reader.h"
 
 #include <algorithm>
 

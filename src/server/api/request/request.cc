@@ -1,5 +1,5 @@
 // The rules between the members of a body; body_reader.h has those of each alone.
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "server/api/body_reader.h"
+#include "server/api/request/body_reader.h"
 
 namespace sluice::api {
 namespace {

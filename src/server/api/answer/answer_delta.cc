@@ -1,4 +1,4 @@
-#include "server/api/answer_delta.h"
+#include "server/api/answer/answer_delta.h"
 
 #include <utility>
 

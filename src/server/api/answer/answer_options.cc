@@ -1,4 +1,4 @@
-#include "server/api/answer_options.h"
+#include "server/api/answer/answer_options.h"
 
 #include <array>
 #include <utility>
