@@ -3,8 +3,8 @@
 // A route makes one for each answer and gives it to Generation, which knows no API. To add an API:
 // implement this class; write its errors as an http::FaultBody and give that to add_model_route;
 // read its requests into a ChatRequest or CompletionRequest; and let the route call what
-// app/generate.h has. AnswerChoice (text to thoughts, content and calls) and UsageCounter (tokens)
-// do what all APIs share.
+// app/start_generation.h has. AnswerChoice (text to thoughts, content and calls) and UsageCounter
+// (tokens) do what all APIs share.
 //
 // Thread rule: one thread at a time. All write_ functions run where the bytes of the connection are
 // made, never on the engine's thread, and so may take as long as their text needs; `body` runs on a

@@ -1,5 +1,5 @@
 // What every generating route does with a checked request: its options, its prompt, its choices.
-#include "server/app/generate.h"
+#include "server/app/start_generation.h"
 
 #include <algorithm>
 #include <ctime>
@@ -154,9 +154,10 @@ void answer_input_tokens(const Call& call, const ServedModel& model,
   }
 }
 
-void generate(const Call& call, std::shared_ptr<const ServedModel> model,
-              const api::CommonRequest& request, std::shared_ptr<api::AnswerOptions> options,
-              std::shared_ptr<api::AnswerWriter> writer) {
+void start_generation(const Call& call, std::shared_ptr<const ServedModel> model,
+                      const api::CommonRequest& request,
+                      std::shared_ptr<api::AnswerOptions> options,
+                      std::shared_ptr<api::AnswerWriter> writer) {
   auto made = service_requests(request, *options, *model);
   std::vector<ServiceRequest>* choices = call.value_or_fail(made);
   if (choices == nullptr) return;

@@ -4,7 +4,7 @@
 //   const auto options = answer_options(call, request);
 //   if (!take_conversation(call, *model, request, *options)) return;
 //   auto writer = std::make_shared<SomeWriter>(options, model->service.tokenizer());
-//   generate(call, std::move(model), request, options, std::move(writer));
+//   start_generation(call, std::move(model), request, options, std::move(writer));
 //
 // Functions that return false have answered the call. Thread rule: on a worker.
 #pragma once
@@ -45,8 +45,9 @@ void answer_input_tokens(const Call& call, const ServedModel& model,
 // Submits the request; the answer leaves through `writer`. Sets clamped_max_tokens. Errors, as
 // answers: those of resolve_max_tokens, 400 for more tokens than may ever wait, and those of the
 // service.
-void generate(const Call& call, std::shared_ptr<const ServedModel> model,
-              const api::CommonRequest& request, std::shared_ptr<api::AnswerOptions> options,
-              std::shared_ptr<api::AnswerWriter> writer);
+void start_generation(const Call& call, std::shared_ptr<const ServedModel> model,
+                      const api::CommonRequest& request,
+                      std::shared_ptr<api::AnswerOptions> options,
+                      std::shared_ptr<api::AnswerWriter> writer);
 
 }  // namespace sluice::server
