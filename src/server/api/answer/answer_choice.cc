@@ -7,21 +7,13 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/mix.h"
 
 namespace sluice::api {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using Kind = AnswerEvent::Kind;
-
-// Spreads neighbouring numbers over 64 bits. Source: Steele, Lea, Flood, "Fast Splittable
-// Pseudorandom Number Generators" (2014), the mixer of splitmix64.
-uint64_t mixed(uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-  x = (x ^ x >> 27) * 0x94D049BB133111EB;
-  return x ^ x >> 31;
-}
 
 void append_list(Json& list, Json& more) {
   auto& values = list.get_ref<Json::array_t&>();
@@ -157,9 +149,9 @@ AnswerEnd end_of(const RequestOutput& last) {
 }
 
 std::string call_digits(uint64_t seed, size_t choice, size_t call) {
-  const uint64_t of_choice = mixed(seed ^ mixed(choice));
-  const uint64_t first = mixed(of_choice + call);
-  return fmt::format("{:016x}{:08x}", first, mixed(first ^ seed) >> 32);
+  const uint64_t of_choice = split_mixed(seed ^ split_mixed(choice));
+  const uint64_t first = split_mixed(of_choice + call);
+  return fmt::format("{:016x}{:08x}", first, split_mixed(first ^ seed) >> 32);
 }
 
 std::string call_id(uint64_t seed, size_t choice, size_t call) {
