@@ -12,7 +12,6 @@
 #include "cli/engine_session.h"
 #include "cli/exit_codes.h"
 #include "cli/interrupt.h"
-#include "cli/json_text.h"
 #include "cli/policy_list.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
@@ -20,6 +19,7 @@
 #include "eval/needle_run.h"
 #include "eval/policy_table.h"
 #include "io/file.h"
+#include "text/json_text.h"
 
 namespace sluice::eval {
 

@@ -10,18 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "core/mix.h"
+
 namespace sluice::eval {
 
-// SplitMix64. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  uint64_t next() { return split_mix(state_); }
   // In [0, n). The bias of the remainder is below 2^-40 for the n we have.
   size_t below(size_t n) { return static_cast<size_t>(next() % n); }
 

@@ -6,10 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/build_info.h"
 #include "cli/engine_session.h"
-#include "cli/json_text.h"
-#include "cli/observations.h"
 #include "cli/options/named_policies.h"
 #include "cli/table.h"
 #include "cli/units.h"
@@ -18,6 +15,9 @@
 #include "eval/render_png.h"
 #include "eval/request.h"
 #include "io/file.h"
+#include "text/build_info.h"
+#include "text/json_text.h"
+#include "text/observations_json.h"
 
 namespace sluice::eval {
 

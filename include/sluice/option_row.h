@@ -2,8 +2,8 @@
 // its field.
 //
 // The rows of a struct follow it in its header, so that a field and its row are added together. The
-// command line declares its options from them and the engine checks ranges with them; a server or
-// Python bindings can do the same (docs/adr/0015). Thread rule: constants.
+// command line, the HTTP API and Python each have one reader of values by the kind of a row, and
+// the engine checks ranges with it (docs/adr/0015). Thread rule: constants.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +18,8 @@
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "sluice/field_facts.h"
 
 namespace sluice {
 
@@ -45,8 +47,7 @@ struct OptionFacts {
   int64_t min = 0;
   int64_t max = std::numeric_limits<int64_t>::max();
   int64_t multiple_of = 1;
-  // On the command line a number from unset_from to 0 counts as "not given", as vLLM's -1 does.
-  // 1: no number does.
+  // A number from unset_from to 0 counts as "not given", as vLLM's -1 does. 1: no number does.
   int64_t unset_from = 1;
   double number_min = 0;
   double number_max = 1;
@@ -54,7 +55,8 @@ struct OptionFacts {
   bool flag_value = true;                     // what a flag sets when it is given
   std::span<const char* const> choices = {};  // indexed by the value of the enumeration
   std::string_view when_unset = {};           // the default, as shown in help and errors
-  std::string_view help = {};
+  std::string_view help = {};                 // half a sentence
+  FieldFacts field = {};                      // of the HTTP API
 };
 
 // A value of any option. Integers and enumerations are int64_t, floats are double.
@@ -66,9 +68,9 @@ template <typename Options>
 struct OptionRow {
   OptionFacts facts;
   std::optional<OptionValue> (*get)(const Options&);  // empty: the field is an empty optional
-  // An empty value restores the field's initial value. REQUIRES: a value in range, of the kind's
-  // type.
-  void (*set)(Options&, const std::optional<OptionValue>&);
+  // An empty value restores the field's initial value; another is moved. REQUIRES: a value in
+  // range, of the kind's type.
+  void (*set)(Options&, std::optional<OptionValue>);
 };
 
 namespace option_row_detail {
@@ -90,22 +92,28 @@ OptionValue to_value(const T& field) {
 }
 
 template <typename T>
-T from_value(const OptionValue& value) {
+T from_value(OptionValue&& value) {
   if constexpr (std::is_enum_v<T> || (std::is_integral_v<T> && !std::is_same_v<T, bool>)) {
     return static_cast<T>(std::get<int64_t>(value));
   } else if constexpr (std::is_floating_point_v<T>) {
     return static_cast<T>(std::get<double>(value));
   } else {
-    return std::get<T>(value);
+    return std::get<T>(std::move(value));
   }
 }
 
-template <auto Member>
-struct Field;
-
-template <typename Options, typename T, T Options::*Member>
-struct Field<Member> {
+template <typename Member>
+struct MemberOf;
+template <typename Options, typename T>
+struct MemberOf<T Options::*> {
   using Owner = Options;
+  using Type = T;
+};
+
+template <auto Member>
+struct Field {
+  using Options = typename MemberOf<decltype(Member)>::Owner;
+  using T = typename MemberOf<decltype(Member)>::Type;
 
   static std::optional<OptionValue> get(const Options& options) {
     if constexpr (IsOptional<T>::value) {
@@ -116,14 +124,14 @@ struct Field<Member> {
     }
   }
 
-  static void set(Options& options, const std::optional<OptionValue>& value) {
+  static void set(Options& options, std::optional<OptionValue> value) {
     if (!value) {
       static const Options unset;  // a temporary makes GCC 12 warn of its destructor with ASan
       options.*Member = unset.*Member;
     } else if constexpr (IsOptional<T>::value) {
-      options.*Member = from_value<typename T::value_type>(*value);
+      options.*Member = from_value<typename T::value_type>(*std::move(value));
     } else {
-      options.*Member = from_value<T>(*value);
+      options.*Member = from_value<T>(*std::move(value));
     }
   }
 };
@@ -134,7 +142,7 @@ struct Field<Member> {
 template <auto Member>
 constexpr auto option_row(const OptionFacts& facts) {
   using Field = option_row_detail::Field<Member>;
-  return OptionRow<typename Field::Owner>{facts, Field::get, Field::set};
+  return OptionRow<typename Field::Options>{facts, Field::get, Field::set};
 }
 
 }  // namespace sluice

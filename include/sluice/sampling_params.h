@@ -65,16 +65,21 @@ struct SamplingParams {
 
 inline constexpr int32_t kMaxLogprobs = 20;  // as vLLM allows
 
+// The rows below are read by the command line, the HTTP API and Python. A row of kDrawRows is an
+// option of all three, and of every route that generates; one without a default takes what
+// generation_config.json has.
+
 // EngineOptions has a row `seed` too; one option of the command line sets both fields, to values
 // that are not negative.
-inline constexpr OptionRow kRequestSeedRow =
-    option_row<&SamplingParams::seed>({.name = "seed",
-                                       .min = std::numeric_limits<int64_t>::min(),
-                                       .when_unset = "drawn",
-                                       .help = "same seed, same text (and the seed of dummy "
-                                               "weights)"});
+inline constexpr OptionRow kRequestSeedRow = option_row<&SamplingParams::seed>(
+    {.name = "seed",
+     .min = std::numeric_limits<int64_t>::min(),
+     .when_unset = "drawn",
+     .help = "same seed, same text (and the seed of dummy weights)",
+     .field = {.help = "same seed, same answer"}});
 
-inline constexpr std::array kSamplingRows = {
+// How tokens are drawn.
+inline constexpr std::array kDrawRows = {
     option_row<&SamplingParams::temperature>({.name = "temperature",
                                               .kind = OptionKind::kNumber,
                                               .number_max = std::numeric_limits<float>::max(),
@@ -112,46 +117,112 @@ inline constexpr std::array kSamplingRows = {
          .number_max = 2,
          .when_unset = "0",
          .help = "subtracted from the logits of all tokens that the answer has"}),
+    // Of this and the next each choice of a request has a copy, of about 48 KiB and 64 KiB at most:
+    // a bias is a node of a map.
     option_row<&SamplingParams::logit_bias>(
         {.name = "logit_bias",
          .kind = OptionKind::kTokenBiases,
          .number_min = -100,
          .number_max = 100,
-         .help = "added to logits: 7=1.5,9=-inf; -inf bans a token"}),
-    option_row<&SamplingParams::allowed_token_ids>({.name = "allowed_token_ids",
-                                                    .kind = OptionKind::kTokenIds,
-                                                    .max = std::numeric_limits<int32_t>::max(),
-                                                    .help = "only these token ids: 1,2,3"}),
+         .help = "added to logits: 7=1.5,9=-inf; -inf bans a token",
+         .field = {.max_items = 1024, .when_unset = "{}", .help = "added to logits"}}),
+    option_row<&SamplingParams::allowed_token_ids>(
+        {.name = "allowed_token_ids",
+         .kind = OptionKind::kTokenIds,
+         .max = std::numeric_limits<int32_t>::max(),
+         .help = "only these token ids: 1,2,3",
+         .field = {.min_items = 1, .max_items = 16'384, .when_unset = "all", .help = "no others"}}),
     kRequestSeedRow,
-    option_row<&SamplingParams::max_tokens>({.name = "max_tokens",
-                                             .flags = "-n,--max-tokens",
-                                             .kind = OptionKind::kTokens,
-                                             .min = 1,
-                                             .max = std::numeric_limits<int32_t>::max(),
-                                             .help = "tokens to generate at most (512)"}),
+};
+
+// Each route of the HTTP API has its own default.
+inline constexpr OptionRow kMaxTokensRow = option_row<&SamplingParams::max_tokens>(
+    {.name = "max_tokens",
+     .flags = "-n,--max-tokens",
+     .kind = OptionKind::kTokens,
+     .min = 1,
+     .max = std::numeric_limits<int32_t>::max(),
+     .help = "tokens to generate at most (512)",
+     .field = {.help = "tokens of an answer at most; more than the room counts as the room"}});
+
+inline constexpr OptionRow kIgnoreEosRow = option_row<&SamplingParams::ignore_eos>(
+    {.name = "ignore_eos",
+     .kind = OptionKind::kFlag,
+     .help = "go on after the model's end token",
+     .field = {.when_unset = "false", .help = "go on after end tokens"}});
+
+// Each choice of a request has a copy of the texts, and the engine looks for each at every token.
+inline constexpr OptionRow kStopRow =
+    option_row<&SamplingParams::stop>({.name = "stop",
+                                       .kind = OptionKind::kTexts,
+                                       .help = "end before this text; may be repeated",
+                                       .field = {.max_list_bytes = 32 << 10,
+                                                 .min_bytes = 1,
+                                                 .max_bytes = 1024,
+                                                 .when_unset = "[]",
+                                                 .help = "end before these texts"}});
+
+// When an answer ends, beside max_tokens.
+inline constexpr std::array kEndRows = {
     option_row<&SamplingParams::min_tokens>({.name = "min_tokens",
                                              .kind = OptionKind::kTokens,
                                              .max = std::numeric_limits<int32_t>::max(),
                                              .when_unset = "0",
                                              .help = "no end before this many"}),
-    option_row<&SamplingParams::ignore_eos>({.name = "ignore_eos",
-                                             .kind = OptionKind::kFlag,
-                                             .help = "go on after the model's end token"}),
-    option_row<&SamplingParams::stop>({.name = "stop",
-                                       .kind = OptionKind::kTexts,
-                                       .help = "end before this text; may be repeated"}),
-    option_row<&SamplingParams::stop_token_ids>({.name = "stop_token_ids",
-                                                 .kind = OptionKind::kTokenIds,
-                                                 .max = std::numeric_limits<int32_t>::max(),
-                                                 .help = "end at these token ids: 1,2,3"}),
-    option_row<&SamplingParams::logprobs>(
-        {.name = "logprobs",
-         .max = kMaxLogprobs,
-         .help = "log-probabilities of the N likeliest tokens, 0 to 20 (with --json)"}),
-    option_row<&SamplingParams::prompt_logprobs>(
-        {.name = "prompt_logprobs",
-         .max = kMaxLogprobs,
-         .help = "the same for the tokens of the prompt (with --json)"}),
+    kIgnoreEosRow,
+    kStopRow,
+    option_row<&SamplingParams::stop_token_ids>(
+        {.name = "stop_token_ids",
+         .kind = OptionKind::kTokenIds,
+         .max = std::numeric_limits<int32_t>::max(),
+         .help = "end at these token ids: 1,2,3",
+         .field = {.max_items = 64, .when_unset = "[]", .help = "end at these tokens"}}),
 };
+
+inline constexpr OptionRow kLogprobsRow = option_row<&SamplingParams::logprobs>(
+    {.name = "logprobs",
+     .max = kMaxLogprobs,
+     .help = "log-probabilities of the N likeliest tokens, 0 to 20 (with --json)",
+     .field = {.when_unset = "none", .help = "of the N likeliest tokens"}});
+
+inline constexpr OptionRow kPromptLogprobsRow = option_row<&SamplingParams::prompt_logprobs>(
+    {.name = "prompt_logprobs",
+     .max = kMaxLogprobs,
+     .help = "the same for the tokens of the prompt (with --json)",
+     .field = {.when_unset = "none", .help = "of the prompt's tokens"}});
+
+namespace option_row_detail {
+
+// The rows of several tables, in their order.
+template <size_t... kSizes>
+constexpr auto joined(const std::array<OptionRow<SamplingParams>, kSizes>&... tables) {
+  std::array<OptionRow<SamplingParams>, (kSizes + ...)> rows = {};
+  size_t count = 0;
+  const auto add = [&](const auto& table) {
+    for (const auto& row : table) rows[count++] = row;
+  };
+  (add(tables), ...);
+  return rows;
+}
+
+}  // namespace option_row_detail
+
+// All options of the command line.
+inline constexpr std::array kSamplingRows = option_row_detail::joined(
+    kDrawRows, std::array{kMaxTokensRow}, kEndRows, std::array{kLogprobsRow, kPromptLogprobsRow});
+
+// Options that the command line does not have.
+inline constexpr OptionRow kSkipSpecialRow =
+    option_row<&SamplingParams::skip_special_tokens>({.name = "skip_special_tokens",
+                                                      .kind = OptionKind::kFlag,
+                                                      .when_unset = "true",
+                                                      .help = "leave them out of the text"});
+
+inline constexpr OptionRow kCacheSaltRow = option_row<&SamplingParams::cache_salt>(
+    {.name = "cache_salt",
+     .kind = OptionKind::kText,
+     .when_unset = "none",
+     .help = "prefixes are found by requests with the same salt only",
+     .field = {.min_bytes = 1, .max_bytes = 128, .alphabet = "_-"}});
 
 }  // namespace sluice

@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "bind.h"
-#include "cli/json_text.h"
-#include "cli/observations.h"
 #include "core/error.h"
 #include "counts.h"
 #include "exclusive.h"
 #include "options.h"
+#include "text/json_text.h"
+#include "text/observations_json.h"
 #include "values.h"
 
 namespace sluice::python {
@@ -216,7 +216,7 @@ std::pair<FloatArray, nb::typed<nb::dict, nb::str, FloatArray>> Engine::trace(
 
 nb::str Engine::observations() {
   const Observations seen = llm_.use([](LLM& llm) { return llm.observations(); });
-  return to_text(cli::json_text(cli::observations_json(seen)));
+  return to_text(json_text(observations_json(seen)));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind.h"
-#include "cli/options/suggestion.h"
+#include "text/suggestion.h"
 
 namespace sluice::python {
 namespace {
@@ -32,7 +32,7 @@ nb::object to_exception(const Error& error) {
 
 std::string unknown_keyword(std::string_view function, std::string_view name,
                             const std::vector<std::string>& known) {
-  const std::string best = cli::nearest(name, known);
+  const std::string best = nearest(name, known);
   const std::string hint = best.empty() ? "" : fmt::format("; did you mean '{}'?", best);
   return fmt::format("{}() got an unexpected keyword argument '{}'{}", function, name, hint);
 }

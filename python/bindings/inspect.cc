@@ -3,10 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "bind.h"
-#include "cli/build_info.h"
-#include "cli/json/inspect_json.h"
-#include "cli/json_text.h"
 #include "options.h"
+#include "text/build_info.h"
+#include "text/inspect_json.h"
+#include "text/json_text.h"
 #include "values.h"
 
 namespace sluice::python {
@@ -18,16 +18,16 @@ nb::str inspect(const Keywords& options) {
   {
     const nb::gil_scoped_release release;
     const ModelSummary model = summarize_model(engine.model);
-    text = cli::json_text(cli::inspect_json(model, check_model(engine), plan_memory(engine)));
+    text = json_text(inspect_json(model, check_model(engine), plan_memory(engine)));
   }
   return to_text(text);
 }
 
 Keywords build_info() {
   Keywords info;
-  info["version"] = nb::cast(std::string(cli::build_version()));
-  info["commit"] = nb::cast(std::string(cli::build_commit()));
-  info["build_type"] = nb::cast(std::string(cli::build_type()));
+  info["version"] = nb::cast(std::string(build_version()));
+  info["commit"] = nb::cast(std::string(build_commit()));
+  info["build_type"] = nb::cast(std::string(build_type()));
   info["cuda"] = nb::bool_(SLUICE_PYTHON_CUDA == 1);
   info["compiler"] = "g++ " __VERSION__;
   return info;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -11,10 +12,10 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind.h"
-#include "cli/options/option_rows.h"
 #include "core/error.h"
 #include "core/option_check.h"
 #include "errors.h"
+#include "text/option_text.h"
 #include "values.h"
 
 namespace sluice::python {
@@ -26,10 +27,9 @@ namespace {
                            .c_str());
 }
 
-// Numbers from unset_from to 0 mean that the option is not given, as on the command line.
 std::optional<OptionValue> read_whole(const OptionFacts& facts, nb::handle value) {
   if (nb::isinstance<nb::str>(value) && facts.kind != OptionKind::kWhole) {
-    return cli::read_option_value(facts, facts.name, nb::cast<std::string>(value));
+    return read_option_value(facts, facts.name, nb::cast<std::string>(value));
   }
   if (PyIndex_Check(value.ptr()) == 0 || PyBool_Check(value.ptr())) {
     refuse_type(facts, "a whole number", value);
@@ -41,7 +41,7 @@ std::optional<OptionValue> read_whole(const OptionFacts& facts, nb::handle value
     fail(ErrorCode::kInvalidArgument, "{} is {}, which has more than 64 bits", facts.name,
          nb::str(whole).c_str());
   }
-  if (number < facts.min && number >= facts.unset_from && number <= 0) return std::nullopt;
+  if (means_unset(facts, number)) return std::nullopt;
   return int64_t{number};
 }
 
@@ -57,14 +57,14 @@ double read_number(const OptionFacts& facts, nb::handle value) {
 
 // Also a path, such as pathlib's.
 std::string read_text(const OptionFacts& facts, nb::handle value) {
-  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  if (nb::isinstance<nb::str>(value)) return to_string(nb::borrow<nb::str>(value));
   if (!nb::hasattr(value, "__fspath__")) refuse_type(facts, "a text", value);
   return nb::cast<std::string>(value.attr("__fspath__")());
 }
 
 int64_t read_choice(const OptionFacts& facts, nb::handle value) {
   if (!nb::isinstance<nb::str>(value)) refuse_type(facts, "a text", value);
-  const auto index = cli::read_option_value(facts, facts.name, nb::cast<std::string>(value));
+  const auto index = read_option_value(facts, facts.name, nb::cast<std::string>(value));
   return std::get<int64_t>(*index);
 }
 
@@ -131,14 +131,19 @@ void set_row(const OptionRow<Options>& row, nb::handle value, Options* options) 
   std::optional<OptionValue> read;
   if (!value.is_none()) read = read_value(row.facts, value);
   if (read) check_option(row.facts, *read);
-  row.set(*options, read);
+  row.set(*options, std::move(read));
 }
+
+constexpr OptionRow kSkipTokenizerRow = option_row<&EngineOptions::skip_tokenizer_init>(
+    {.name = "skip_tokenizer_init", .kind = OptionKind::kFlag});
 
 // Calls visit(row, options that have its field) for every row of an engine's options.
 template <typename Visit>
 void for_engine_rows(EngineOptions& options, const Visit& visit) {
   for (const auto& row : kEngineOptionRows) visit(row, options);
-  for (const auto& row : {kSeedRow, kTimelineRow, kChatTemplateRow}) visit(row, options);
+  for (const auto& row : {kSeedRow, kTimelineRow, kChatTemplateRow, kSkipTokenizerRow}) {
+    visit(row, options);
+  }
   for (const auto& row : kKvOptionRows) visit(row, options.kv);
   for (const auto& row : kKvOffloadRows) visit(row, options.kv);
   for (const auto& row : kKvStoreRows) visit(row, options.kv_store);
@@ -146,14 +151,16 @@ void for_engine_rows(EngineOptions& options, const Visit& visit) {
   for (const auto& row : kSpeculativeRows) visit(row, options.speculative);
 }
 
-// Options without a row.
-constexpr OptionFacts kSkipTokenizer = {.name = "skip_tokenizer_init", .kind = OptionKind::kFlag};
-constexpr OptionFacts kCacheSalt = {.name = "cache_salt", .kind = OptionKind::kText};
-constexpr OptionFacts kSkipSpecial = {.name = "skip_special_tokens", .kind = OptionKind::kFlag};
+// Calls visit(row) for every row of a request's parameters.
+template <typename Visit>
+void for_sampling_rows(const Visit& visit) {
+  for (const auto& row : kSamplingRows) visit(row);
+  visit(kSkipSpecialRow);
+}
 
 std::vector<std::string> engine_option_names() {
   EngineOptions options;
-  std::vector<std::string> names = {std::string(kSkipTokenizer.name)};
+  std::vector<std::string> names;
   for_engine_rows(options, [&](const auto& row, auto&) { names.emplace_back(row.facts.name); });
   std::sort(names.begin(), names.end());
   return names;
@@ -166,13 +173,12 @@ void set_engine_option(EngineOptions& options, std::string_view name, nb::handle
     set_row(row, value, &fields);
     is_known = true;
   });
-  if (name == kSkipTokenizer.name) {
-    options.skip_tokenizer_init =
-        !value.is_none() && std::get<bool>(*read_value(kSkipTokenizer, value));
-  } else if (!is_known) {
+  if (!is_known) {
     throw nb::type_error(unknown_keyword("LLM", name, engine_option_names()).c_str());
   }
 }
+
+nb::str name_of(const OptionFacts& facts) { return nb::str(facts.name.data(), facts.name.size()); }
 
 struct ToPython {
   template <typename T>
@@ -193,31 +199,22 @@ EngineOptions engine_options(const nb::dict& keywords) {
 
 SamplingParams sampling_params(const nb::dict& keywords) {
   SamplingParams params;
-  for (const auto& row : kSamplingRows) {
-    const nb::str name(row.facts.name.data(), row.facts.name.size());
+  const auto set = [&](const auto& row) {
+    const nb::str name = name_of(row.facts);
     if (keywords.contains(name)) set_row(row, keywords[name], &params);
-  }
-  if (keywords.contains(kSkipSpecial.name.data())) {
-    const nb::object value = keywords[kSkipSpecial.name.data()];
-    params.skip_special_tokens = std::get<bool>(*read_value(kSkipSpecial, value));
-  }
-  if (keywords.contains(kCacheSalt.name.data())) {
-    const nb::object value = keywords[kCacheSalt.name.data()];
-    if (!nb::isinstance<nb::str>(value)) refuse_type(kCacheSalt, "a text", value);
-    params.cache_salt = to_string(nb::borrow<nb::str>(value));
-  }
+  };
+  for_sampling_rows(set);
+  set(kCacheSaltRow);
   params.validate();
   return params;
 }
 
 Keywords to_dict(const SamplingParams& params) {
   Keywords values;
-  for (const auto& row : kSamplingRows) {
+  for_sampling_rows([&](const auto& row) {
     const std::optional<OptionValue> value = row.get(params);
-    const nb::str name(row.facts.name.data(), row.facts.name.size());
-    values[name] = value ? std::visit(ToPython(), *value) : nb::none();
-  }
-  values[kSkipSpecial.name.data()] = params.skip_special_tokens;
+    values[name_of(row.facts)] = value ? std::visit(ToPython(), *value) : nb::none();
+  });
   return values;
 }
 

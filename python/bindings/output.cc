@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bind.h"
-#include "cli/json_text.h"
-#include "cli/observations.h"
+#include "text/json_text.h"
+#include "text/observations_json.h"
 #include "values.h"
 
 namespace sluice::python {
@@ -12,7 +12,7 @@ namespace {
 
 std::string captured_mass(const RequestOutput& output) {
   if (output.captured_mass.empty()) return {};
-  return cli::json_text(cli::request_mass_json(output));
+  return json_text(request_mass_json(output));
 }
 
 double seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
@@ -30,7 +30,7 @@ StatsTuple stats(const RequestOutput& output) {
 
 std::string speculation(const RequestOutput& output) {
   if (output.speculation.num_drafts == 0) return {};
-  return cli::json_text(cli::speculation_json(output.speculation));
+  return json_text(speculation_json(output.speculation));
 }
 
 void bind_output(nb::module_& m) {

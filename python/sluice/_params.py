@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from sluice import _core
 from sluice._errors import UnsupportedError
@@ -24,9 +24,21 @@ _NEUTRAL: dict[str, Any] = {"n": 1, "bad_words": None, "include_stop_str_in_outp
                             "structured_outputs": None}
 _PYTHON_ONLY = {*_NEUTRAL, "output_kind"}
 
+T = TypeVar("T")
+
+
+def with_all_rows(cls: type[T]) -> type[T]:
+    """Adds a field for each parameter of the engine that the class does not list; only its type is then unknown."""
+    for name, default in _core.sampling_defaults().items():
+        if name not in cls.__annotations__:
+            cls.__annotations__[name] = Any
+            setattr(cls, name, default if isinstance(default, bool | int | float | str) else None)
+    return cls
+
 
 @suggesting
 @dataclass(kw_only=True)
+@with_all_rows
 class SamplingParams:
     """Parameters of a request, with vLLM's names and meanings.
 

@@ -1,6 +1,7 @@
 """Parameters, options, errors and what the objects look like."""
 
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -8,12 +9,18 @@ from conftest import MODEL, OPTIONS, PROMPTS, run_program
 
 import sluice
 from sluice import LLM, SamplingParams, _core
+from sluice._params import with_all_rows
 
 
 def test_defaults_are_those_of_the_engine():
     ours = SamplingParams().to_core()
     for name, value in _core.sampling_defaults().items():
         assert ours[name] == value or (not ours[name] and not value), name
+
+
+def test_a_row_of_the_engine_that_the_class_does_not_list_is_a_field():
+    few = dataclass(with_all_rows(type("Few", (), {"__annotations__": {"n": int}, "n": 1})))
+    assert (few().n, few().temperature, few(min_p=0.5).min_p, few().logit_bias) == (1, 1.0, 0.5, None)
 
 
 @pytest.mark.parametrize(("keyword", "near"), [("temprature", "temperature"), ("max_token", "max_tokens"),

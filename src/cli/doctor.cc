@@ -8,11 +8,9 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "cli/build_info.h"
 #include "cli/commands.h"
 #include "cli/gpu/gpu_link.h"
 #include "cli/interrupt.h"
-#include "cli/json_text.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
@@ -20,6 +18,8 @@
 #include "device/cpu/cpu_features.h"
 #include "device/device.h"
 #include "device/host/memory_bandwidth.h"
+#include "text/build_info.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {

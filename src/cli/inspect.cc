@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
-#include "cli/json/inspect_json.h"
-#include "cli/json_text.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "text/inspect_json.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,9 +1,8 @@
-// Text and JSON of observations (sluice/observations.h), of the engine and of one request.
+// Text of observations (sluice/observations.h), of the engine and of one request;
+// text/observations_json.h has their JSON.
 #pragma once
 
 #include <string>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "sluice/observations.h"
 #include "sluice/request_output.h"
@@ -14,16 +13,11 @@ namespace sluice::cli {
 // row. No final newline.
 std::string observations_table(const Observations& observations);
 
-// All counts, unknown densities and what there is not as null. Part of `run --json`.
-nlohmann::ordered_json observations_json(const Observations& observations);
-
 // What the audit says of a request's own prefill, over layers: a line that begins with "captured",
-// or nothing if it measured no row; and all of it.
+// or nothing if it measured no row.
 std::string request_mass_line(const RequestOutput& output);
-nlohmann::ordered_json request_mass_json(const RequestOutput& output);
 
-// The counts of drafts, of a request or of all; the line is empty without a draft.
+// The counts of drafts, of a request or of all; empty without a draft.
 std::string speculation_line(const SpeculationCounts& counts);
-nlohmann::ordered_json speculation_json(const SpeculationCounts& counts);
 
 }  // namespace sluice::cli

@@ -7,6 +7,7 @@
 #include "cli/options/option_checks.h"
 #include "cli/program_main.h"
 #include "cli/subcommand.h"
+#include "text/build_info.h"
 
 namespace sluice::cli {
 namespace {

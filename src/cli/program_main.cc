@@ -17,7 +17,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "cli/build_info.h"
+#include "text/build_info.h"
 #include "cli/exit_codes.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"

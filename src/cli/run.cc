@@ -12,13 +12,14 @@
 #include "cli/conversation.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
-#include "cli/json_text.h"
 #include "cli/observations.h"
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
 #include "sluice/inspect.h"
+#include "text/json_text.h"
+#include "text/observations_json.h"
 
 namespace sluice::cli {
 namespace {

@@ -8,9 +8,9 @@
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
-#include "cli/json_text.h"
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
-#include "cli/json_text.h"
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "io/model_directory.h"
+#include "text/json_text.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 

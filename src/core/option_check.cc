@@ -74,6 +74,14 @@ std::string long_option(const OptionFacts& facts) {
 
 std::string short_option(const OptionFacts& facts) { return std::string(flags_of(facts, false)); }
 
+bool means_unset(const OptionFacts& facts, int64_t value) {
+  return value < facts.min && value >= facts.unset_from && value <= 0;
+}
+
+int64_t least_number(const OptionFacts& facts) {
+  return facts.unset_from <= 0 ? std::min(facts.unset_from, facts.min) : facts.min;
+}
+
 void check_option(const OptionFacts& facts, const OptionValue& value) {
   switch (facts.kind) {
     case OptionKind::kWhole:

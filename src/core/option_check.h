@@ -1,10 +1,11 @@
 // Checks values of options against their rows (sluice/option_row.h): the engine's options and the
 // parameters of a request, which may be set by a program, and those of the command line.
 //
-// Used by engine/plan/validate_options, attention/make_policies and the command line. Thread rule:
-// pure functions.
+// Used by engine/plan/validate_options, attention/make_policies and the readers of options. Thread
+// rule: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "sluice/option_row.h"
@@ -16,6 +17,12 @@ std::string long_option(const OptionFacts& facts);
 
 // "-n" of "-n,--max-tokens"; empty where there is none.
 std::string short_option(const OptionFacts& facts);
+
+// Whether a number below the range stands for an option that is not given, as 0 and -1 of top_k do.
+bool means_unset(const OptionFacts& facts, int64_t value);
+
+// The least number that a reader takes, whether it means a value or none.
+int64_t least_number(const OptionFacts& facts);
 
 // Errors: kInvalidArgument naming the option, its value, what is allowed and what is taken when it
 // is left out. NaN is in no range.

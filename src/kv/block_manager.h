@@ -95,9 +95,8 @@ class BlockManager {
   CacheSalt salt(std::string_view text) const { return index_.salt(text); }
 
   // How much of a prompt will be cached once the prefill of another one with the same salt is
-  // committed: whole blocks
-  // and scopes of what both begin with. 0 also if this is not more than `num_cached`, which is
-  // found without comparing everything before.
+  // committed: whole blocks and scopes of what both begin with. 0 also if this is not more than
+  // `num_cached`, which is found without comparing everything before.
   int64_t match_prefill(std::span<const int32_t> tokens, int64_t num_cached,
                         std::span<const int32_t> other) const;
 

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "core/mix.h"
 #include "model/output_head.h"
 
 namespace sluice {
@@ -102,15 +103,6 @@ void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, Str
                        .reader = &reader});
   stream.synchronize();
   reader.rethrow_failure();
-}
-
-// SplitMix64: advances `state` and returns 64 random bits, the same on every machine.
-// Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
-uint64_t split_mix(uint64_t& state) {
-  uint64_t z = (state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
 }
 
 // Uniform values with the given mean and standard deviation 0.02, the usual initialisation of

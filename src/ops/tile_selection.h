@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "core/mix.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "ops/attention.h"
@@ -62,13 +63,11 @@ int64_t probe_width(const TileProbes& probes, int64_t head_dim);
 // the last row there is. Probes ascend and differ between tiles, so that no fixed stride of a text
 // escapes all of them.
 //
-// The finalizer of MurmurHash3 over the probe's number; its low bits choose a row of the probe's
+// The low bits of the mixed number of the probe choose a row of the probe's
 // part of the tile. rows_per_tile is a power of two, and so is the part.
 constexpr int32_t probe_row(int32_t q_tile, int32_t index, int32_t rows_per_tile) {
-  uint32_t x = static_cast<uint32_t>(q_tile) * 16 + static_cast<uint32_t>(index) + 1;
-  x = (x ^ (x >> 16)) * 0x85ebca6bu;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-  x ^= x >> 16;
+  const uint32_t x =
+      murmur_mix32(static_cast<uint32_t>(q_tile) * 16 + static_cast<uint32_t>(index) + 1);
   const int32_t part = kMaskTileTokens / rows_per_tile;
   return q_tile * kMaskTileTokens + index * part +
          static_cast<int32_t>(x & static_cast<uint32_t>(part - 1));

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "text/observations_json.h"
+
 namespace sluice::cli {
 namespace {
 

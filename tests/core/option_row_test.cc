@@ -29,6 +29,8 @@ void for_each_row(const Look& look) {
   all(kSpeculativeRows, SpeculativeOptions());
   all(kSamplingRows, SamplingParams());
   look(kTimelineRow, EngineOptions());
+  look(kSkipSpecialRow, SamplingParams());
+  look(kCacheSaltRow, SamplingParams());
 }
 
 std::string refusal(const OptionFacts& facts, const OptionValue& value) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "server/api/messages/messages_request.h"
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 #include "server/api/responses/response_request.h"
 
 namespace {

@@ -1,11 +1,11 @@
 // Bodies written out by hand.
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "server/answer_rig.h"
-#include "server/api/answer_choice.h"
+#include "server/api/answer/answer_choice.h"
 
 namespace sluice {
 namespace {

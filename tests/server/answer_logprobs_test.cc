@@ -1,5 +1,5 @@
 // Log-probabilities in their three shapes, by hand.
-#include "server/api/answer_logprobs.h"
+#include "server/api/answer/answer_logprobs.h"
 
 #include <cmath>
 #include <limits>

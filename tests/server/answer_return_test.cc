@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "server/answer_rig.h"
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/api/messages/messages_request.h"
 #include "server/api/messages/messages_writer.h"
-#include "server/api/request_prompt.h"
+#include "server/api/request/request_prompt.h"
 #include "server/api/responses/response_request.h"
 #include "server/api/responses/response_writer.h"
 #include "tokenizer/answer_format.h"

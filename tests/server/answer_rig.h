@@ -17,8 +17,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_options.h"
-#include "server/api/stream_chunks.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/stream_chunks.h"
 #include "server/http/sse.h"
 #include "sluice/request_output.h"
 #include "tokenizer/detokenizer.h"

@@ -1,6 +1,6 @@
 // Streams: chunks written out by hand, and the two metamorphic rules: what a client puts together
 // is the body, however outputs are cut; and a slow client, whose events merge, gets the same.
-#include "server/api/answer_stream.h"
+#include "server/api/answer/answer_stream.h"
 
 #include <algorithm>
 #include <functional>
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/answer_rig.h"
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/http/outbox.h"
 
 namespace sluice {

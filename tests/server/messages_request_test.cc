@@ -271,9 +271,9 @@ TEST(MessagesRequest, CountsHaveTheSamePrompt) {
 
 TEST(MessagesRequest, FieldsHaveNamesOfTheirOwn) {
   std::set<std::string_view> names;
-  for (const FieldFacts& facts : message_fields()) {
+  for (const OptionFacts& facts : message_fields()) {
     EXPECT_TRUE(names.insert(facts.name).second) << facts.name;
-    EXPECT_FALSE(facts.help.empty() && facts.kind != FieldClass::kKnown) << facts.name;
+    EXPECT_FALSE(facts.help.empty() && !has_effect(facts)) << facts.name;
   }
 }
 

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "server/answer_rig.h"
-#include "server/api/answer_body.h"
-#include "server/api/answer_stream.h"
+#include "server/api/answer/answer_body.h"
+#include "server/api/answer/answer_stream.h"
 #include "server/api/messages/messages_fault.h"
 #include "server/http/outbox.h"
 #include "server/messages_client.h"

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "server/api/messages/messages_request.h"
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 #include "server/api/responses/response_fields.h"
 #include "server/api/responses/response_request.h"
 #include "tokenizer/chat_messages.h"
@@ -71,7 +71,7 @@ TEST(OpenApi, HasEveryRoute) {
 TEST(OpenApi, HasEveryFieldOfEveryTable) {
   const Json json = document();
   const Json& schemas = json["components"]["schemas"];
-  const std::pair<const char*, std::span<const FieldFacts>> tables[] = {
+  const std::pair<const char*, std::span<const OptionFacts>> tables[] = {
       {"CompletionRequest", request_fields(RequestKind::kCompletion)},
       {"ChatRequest", request_fields(RequestKind::kChat)},
       {"TokenizeRequest", request_fields(RequestKind::kTokenize)},
@@ -85,11 +85,11 @@ TEST(OpenApi, HasEveryFieldOfEveryTable) {
     const Json& schema = schemas[name];
     EXPECT_EQ(schema["properties"].size(), fields.size()) << name;
     const Json required = schema.value("required", Json::array());
-    for (const FieldFacts& facts : fields) {
+    for (const OptionFacts& facts : fields) {
       const std::string field(facts.name);
       ASSERT_TRUE(schema["properties"].contains(field)) << field;
       EXPECT_FALSE(schema["properties"][field]["description"].get<std::string>().empty()) << field;
-      EXPECT_EQ(std::ranges::count(required, Json(field)), facts.required ? 1 : 0) << field;
+      EXPECT_EQ(std::ranges::count(required, Json(field)), facts.field.required ? 1 : 0) << field;
     }
   }
   const Json& body = json["paths"]["/tokenize"]["post"]["requestBody"];
@@ -163,7 +163,7 @@ bool is_valid(const Json& schema, const Json& value) {
   return true;
 }
 
-bool is_let_through(const FieldFacts& facts, const Json& value) {
+bool is_let_through(const OptionFacts& facts, const Json& value) {
   try {
     UnknownFields unknown;
     check_field(facts, facts.name, value, {.vocab_size = 1000}, unknown);
@@ -182,13 +182,15 @@ TEST(OpenApi, SaysWhatTheCheckLetsThrough) {
   size_t num_refused = 0;
   for (const auto fields :
        {request_fields(RequestKind::kCompletion), request_fields(RequestKind::kChat),
-        message_fields(), std::span<const FieldFacts>(response_fields().facts())}) {
-    for (const FieldFacts& facts : fields) {
-      if (facts.type == FieldType::kBiases || !facts.alphabet.empty()) continue;  // patterns
-      const std::span members(facts.members, facts.num_members);
-      if (!facts.schema.empty() || std::ranges::any_of(members, &FieldFacts::required)) continue;
+        message_fields(), std::span<const OptionFacts>(response_fields().facts())}) {
+    for (const OptionFacts& facts : fields) {
+      if (facts.kind == OptionKind::kTokenBiases || !facts.field.alphabet.empty())
+        continue;  // patterns
+      const std::span members(facts.field.members, facts.field.num_members);
+      const auto is_required = [](const OptionFacts& member) { return member.field.required; };
+      if (!facts.field.schema.empty() || std::ranges::any_of(members, is_required)) continue;
       const Json schema = field_schema(facts);
-      EXPECT_EQ(is_valid(schema, nullptr), !facts.required) << facts.name;
+      EXPECT_EQ(is_valid(schema, nullptr), !facts.field.required) << facts.name;
       for (const Json& value : values) {
         const bool is_good = is_let_through(facts, value);
         EXPECT_EQ(is_valid(schema, value), is_good)

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 
 namespace sluice::api {
 namespace {
@@ -327,19 +327,30 @@ TEST(RequestFields, AllHaveARowHere) {
   }
   for (const auto& [kind, names] : tested) {
     std::set<std::string> known;
-    for (const FieldFacts& facts : request_fields(kind)) {
+    for (const OptionFacts& facts : request_fields(kind)) {
       EXPECT_FALSE(facts.help.empty()) << facts.name;
       EXPECT_FALSE(allowed_values(facts, {.vocab_size = kVocab}).empty()) << facts.name;
-      if (facts.kind == FieldClass::kKnown) known.insert(std::string(facts.name));
+      if (has_effect(facts)) known.insert(std::string(facts.name));
     }
     EXPECT_EQ(known, names);
+  }
+}
+
+// A row is all that a sampling option needs to be one of the API.
+TEST(RequestFields, HaveAllRowsOfSampling) {
+  for (const RequestKind kind : {RequestKind::kCompletion, RequestKind::kChat}) {
+    std::set<std::string_view> names;
+    for (const OptionFacts& facts : request_fields(kind)) names.insert(facts.name);
+    for (const auto& row : kSamplingRows) {
+      EXPECT_TRUE(names.contains(row.facts.name)) << row.facts.name;
+    }
   }
 }
 
 TEST(RequestFields, HaveNamesOfTheirOwn) {
   for (const Route& route : routes()) {
     std::set<std::string_view> names;
-    for (const FieldFacts& facts : request_fields(route.kind)) {
+    for (const OptionFacts& facts : request_fields(route.kind)) {
       EXPECT_TRUE(names.insert(facts.name).second) << facts.name;
     }
   }
@@ -348,12 +359,12 @@ TEST(RequestFields, HaveNamesOfTheirOwn) {
 // Null is the same as left out, whatever the field is.
 TEST(RequestFields, MayBeNullUnlessRequired) {
   for (const Route& route : routes()) {
-    for (const FieldFacts& facts : request_fields(route.kind)) {
+    for (const OptionFacts& facts : request_fields(route.kind)) {
       const std::string name(facts.name);
       const auto fault = fault_of(route.kind, body_of(route.required, name, "null", ""));
       const bool missing = route.required.empty() || route.required.starts_with("\"" + name + "\"");
       EXPECT_EQ(fault.has_value(), missing) << name << (fault ? ": " + fault->message : "");
-      EXPECT_TRUE(!fault || !facts.required || fault->param == name) << name;
+      EXPECT_TRUE(!fault || !facts.field.required || fault->param == name) << name;
     }
   }
 }
@@ -425,8 +436,8 @@ TEST(RequestFields, WhatIsNotDoneIsRefusedExceptForNeutralValues) {
 // Any value but null and the neutral ones: an object that no table has as neutral value.
 TEST(RequestFields, NothingThatIsNotDoneTakesAnUnknownValue) {
   for (const Route& route : routes()) {
-    for (const FieldFacts& facts : request_fields(route.kind)) {
-      if (facts.kind != FieldClass::kNotDone) continue;
+    for (const OptionFacts& facts : request_fields(route.kind)) {
+      if (facts.field.form != FieldForm::kNotDone) continue;
       const std::string name(facts.name);
       const auto fault = fault_of(route.kind, body_of(route.required, name, R"({"odd":1})", ""));
       ASSERT_TRUE(fault) << name;

@@ -1,6 +1,6 @@
 // Prompts of requests: variables of templates, faults that name the place, and ids that are those
 // of the rendered text.
-#include "server/api/request_prompt.h"
+#include "server/api/request/request_prompt.h"
 
 #include <string>
 

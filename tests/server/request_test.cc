@@ -1,5 +1,5 @@
 // Bodies of requests as values: strict JSON, defaults, rules between members, room and choices.
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 
 #include <limits>
 #include <string>

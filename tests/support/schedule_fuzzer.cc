@@ -5,20 +5,9 @@
 
 #include <sched.h>
 
+#include "core/mix.h"
+
 namespace sluice::testing {
-namespace {
-
-// Source: splitmix64 by Sebastiano Vigna (public domain).
-uint64_t next_random(uint64_t& state) {
-  state += 0x9e3779b97f4a7c15u;
-  uint64_t z = state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
-}  // namespace
-
 // The odd factor keeps a seed other than 0 from becoming 0.
 ScheduleFuzzer::ScheduleFuzzer(uint64_t seed, uint64_t stream_number,
                                std::chrono::microseconds slow_delay)
@@ -30,8 +19,8 @@ void ScheduleFuzzer::delay() {
 }
 
 void ScheduleFuzzer::delay_by_seed() {
-  uint64_t random = next_random(state_);
-  if (state_ == 0) random = next_random(state_);  // 0 means off; stay on
+  uint64_t random = split_mix(state_);
+  if (state_ == 0) random = split_mix(state_);  // 0 means off; stay on
   const unsigned choice = random & 7;
   const unsigned amount = (random >> 8) & 0xff;
   if (choice < 3) return;  // most tasks follow at once, or the pattern would be too regular

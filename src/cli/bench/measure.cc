@@ -8,14 +8,14 @@
 
 #include <fmt/format.h>
 
-#include "cli/build_info.h"
-#include "cli/json_text.h"
 #include "cli/terminal.h"
 #include "core/dtype.h"
 #include "core/error.h"
 #include "device/device.h"
 #include "device/host/memory_bandwidth.h"
 #include "ops/matmul.h"
+#include "text/build_info.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {

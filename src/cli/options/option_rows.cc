@@ -1,13 +1,11 @@
-// Reads and describes values by the kind of their row.
+// Describes values by the kind of their row.
 #include "cli/options/option_rows.h"
-
-#include <algorithm>
 
 #include <fmt/format.h>
 
-#include "cli/options/value_parsers.h"
-#include "core/error.h"
 #include "core/option_check.h"
+#include "text/option_text.h"
+#include "text/value_parsers.h"
 
 namespace sluice::cli {
 namespace {
@@ -38,88 +36,15 @@ std::string placeholder(const OptionFacts& facts) {
   return "";
 }
 
-// "off, chunked, layerwise".
-std::string listed(std::span<const char* const> choices) {
-  return fmt::format("{}", fmt::join(choices, ", "));
-}
-
 // "sequences in one batch (256)", "longest prompt + output (0: the model's own limit)".
 std::string help_text(const OptionFacts& facts) {
   std::string help(facts.help);
-  if (facts.kind == OptionKind::kChoice) return help + " (" + listed(facts.choices) + ")";
+  if (facts.kind == OptionKind::kChoice) return help + " (" + choices_text(facts) + ")";
   if (facts.when_unset.empty()) return help;
   return fmt::format("{} ({}{})", help, facts.unset_from == 0 ? "0: " : "", facts.when_unset);
 }
 
-// The index of the word in the row's choices.
-int64_t read_choice(const OptionFacts& facts, std::string_view source, std::string_view text) {
-  const auto found = std::find(facts.choices.begin(), facts.choices.end(), text);
-  if (found == facts.choices.end()) {
-    fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of: {}", source, text,
-         listed(facts.choices));
-  }
-  return found - facts.choices.begin();
-}
-
-// A number in the syntax of the row's kind. The lower bound includes unset_from, the number that
-// stands for an unset option; read_whole checks the row's own minimum.
-int64_t read_count(const OptionFacts& facts, std::string_view source, std::string_view text) {
-  const int64_t least = facts.unset_from <= 0 ? facts.unset_from : facts.min;
-  if (facts.kind == OptionKind::kTokens) return parse_token_count(source, text, least, facts.max);
-  if (facts.kind == OptionKind::kWhole) return parse_integer(source, text, least, facts.max);
-  return static_cast<int64_t>(parse_byte_size(source, text, static_cast<size_t>(facts.max)));
-}
-
-// A whole number in range, or empty for a number that means "unset" (from unset_from to 0).
-std::optional<OptionValue> read_whole(const OptionFacts& facts, std::string_view source,
-                                      std::string_view text) {
-  const int64_t value = read_count(facts, source, text);
-  if (value < facts.min && value >= facts.unset_from && value <= 0) return std::nullopt;
-  if (value < facts.min) {
-    fail(ErrorCode::kInvalidArgument, "{}: {} is not {}from {} to {}", source, value,
-         facts.unset_from == 0 ? "0 or " : "", facts.min, facts.max);
-  }
-  // multiple_of is 1 where any number will do.
-  if (value % facts.multiple_of != 0) {
-    fail(ErrorCode::kInvalidArgument, "{}: {} is not a multiple of {}", source, value,
-         facts.multiple_of);
-  }
-  return value;
-}
-
-// Empty texts are refused: an unset shell variable is the likely cause.
-std::string read_text(std::string_view source, std::string_view text) {
-  if (text.empty()) fail(ErrorCode::kInvalidArgument, "{}: its value is empty", source);
-  return std::string(text);
-}
-
 }  // namespace
-
-std::optional<OptionValue> read_option_value(const OptionFacts& facts, std::string_view source,
-                                             std::string_view text) {
-  switch (facts.kind) {
-    case OptionKind::kFlag:
-      // A flag may switch something off: flag_value is the field's value if the flag is set.
-      return parse_bool(source, text) == facts.flag_value;
-    case OptionKind::kWhole:
-    case OptionKind::kTokens:
-    case OptionKind::kBytes:
-      return read_whole(facts, source, text);
-    case OptionKind::kNumber:
-      return parse_number(source, text, {facts.number_min, facts.number_max, facts.above_min});
-    case OptionKind::kText:
-      return read_text(source, text);
-    case OptionKind::kChoice:
-      return read_choice(facts, source, text);
-    case OptionKind::kTexts:
-      return std::vector<std::string>{read_text(source, text)};
-    case OptionKind::kTokenIds:
-      return parse_token_ids(source, text);
-    case OptionKind::kTokenBiases:
-      return parse_token_biases(source, text, {facts.number_min, facts.number_max});
-  }
-  return std::nullopt;
-}
 
 void add_option(OptionSet& set, const OptionFacts& facts, OptionTarget target) {
   const std::string short_name = short_option(facts);

@@ -17,11 +17,6 @@ namespace sluice::cli {
 // Receives a value in range, or empty if the number given means an unset option.
 using OptionTarget = std::function<void(const std::optional<OptionValue>&)>;
 
-// Parses `text` by the row's kind. `source` is the name for error messages.
-// Errors: kInvalidArgument naming source, text and what is allowed.
-std::optional<OptionValue> read_option_value(const OptionFacts& facts, std::string_view source,
-                                             std::string_view text);
-
 // Declares one option. `target` is not called for a flag set to 0.
 void add_option(OptionSet& set, const OptionFacts& facts, OptionTarget target);
 

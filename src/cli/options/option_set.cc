@@ -10,8 +10,8 @@
 
 #include "cli/options/foreign_options.h"
 #include "cli/options/help_text.h"
-#include "cli/options/suggestion.h"
 #include "core/error.h"
+#include "text/suggestion.h"
 
 namespace sluice::cli {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cli/invocation.h"
-#include "cli/options/value_parsers.h"
+#include "text/value_parsers.h"
 
 namespace sluice::cli {
 

@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "cli/build_info.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
@@ -20,6 +19,7 @@
 #include "server/metrics/log_line.h"
 #include "server/metrics/status_line.h"
 #include "sluice/inspect.h"
+#include "text/build_info.h"
 
 namespace sluice::cli {
 namespace {

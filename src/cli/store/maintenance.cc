@@ -12,13 +12,13 @@
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
-#include "cli/json_text.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
 #include "store/store_cleaner.h"
 #include "store/store_folder.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/mix.h"
 #include "engine/plan/model_check.h"
 #include "engine/sampling/sampler.h"
 
@@ -15,13 +16,11 @@ namespace sluice {
 namespace {
 
 // A seed for a request that names none: the engine's seed and the request's id, mixed so that
-// neighbouring ids draw unrelated numbers. Source: the finalizer of MurmurHash3.
+// neighbouring ids draw unrelated numbers.
 int64_t draw_seed(int64_t engine_seed, int64_t request_id) {
-  uint64_t x = static_cast<uint64_t>(engine_seed) * 0x9e3779b97f4a7c15u +
-               static_cast<uint64_t>(request_id) + 1;
-  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
-  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
-  return static_cast<int64_t>((x ^ (x >> 33)) >> 1);
+  const uint64_t number =
+      static_cast<uint64_t>(engine_seed) * kGolden + static_cast<uint64_t>(request_id) + 1;
+  return static_cast<int64_t>(murmur_mix(number) >> 1);
 }
 
 }  // namespace

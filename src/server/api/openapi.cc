@@ -8,9 +8,10 @@
 
 #include <fmt/format.h>
 
-#include "server/api/item_schemas.h"
+#include "core/option_check.h"
 #include "server/api/messages/messages_request.h"
-#include "server/api/request.h"
+#include "server/api/request/item_schemas.h"
+#include "server/api/request/request.h"
 #include "server/api/responses/response_fields.h"
 
 namespace sluice::api {
@@ -19,12 +20,12 @@ namespace {
 // A body of requests: its name among the schemas, and the table of its fields.
 struct BodyFacts {
   std::string_view name;
-  std::span<const FieldFacts> (*fields)();
+  std::span<const OptionFacts> (*fields)();
   std::string_view rules = "[]";  // between the fields: a JSON list of schemas
 };
 
 template <RequestKind kind>
-std::span<const FieldFacts> fields_of() {
+std::span<const OptionFacts> fields_of() {
   return request_fields(kind);
 }
 
@@ -82,18 +83,18 @@ RouteFacts facts_of(std::string_view pattern) {
   return found == kRoutes.end() ? RouteFacts{pattern, pattern} : *found;
 }
 
-Json text_schema(const FieldFacts& facts) {
+Json text_schema(const OptionFacts& facts) {
   Json schema = {{"type", "string"}};
-  if (facts.min_bytes > 0) schema["minLength"] = facts.min_bytes;
-  if (facts.max_bytes < kNoLimit) schema["maxLength"] = facts.max_bytes;
-  if (!facts.alphabet.empty()) {
-    schema["pattern"] =
-        fmt::format("^{}[A-Za-z0-9{}]*$", facts.no_leading_dot ? "(?![.])" : "", facts.alphabet);
+  if (facts.field.min_bytes > 0) schema["minLength"] = facts.field.min_bytes;
+  if (facts.field.max_bytes < kNoLimit) schema["maxLength"] = facts.field.max_bytes;
+  if (!facts.field.alphabet.empty()) {
+    schema["pattern"] = fmt::format(
+        "^{}[A-Za-z0-9{}]*$", facts.field.no_leading_dot ? "(?![.])" : "", facts.field.alphabet);
   }
   return schema;
 }
 
-Json number_schema(const FieldFacts& facts) {
+Json number_schema(const OptionFacts& facts) {
   return {{"type", "number"},
           {facts.above_min ? "exclusiveMinimum" : "minimum", facts.number_min},
           {"maximum", facts.number_max}};
@@ -108,9 +109,10 @@ Json list_schema(Json items, size_t min_items, size_t max_items) {
 }
 
 // As many of the shortest as their bytes allow.
-size_t most_texts(const FieldFacts& facts) {
-  if (facts.max_list_bytes == kNoLimit) return facts.max_items;
-  return std::min(facts.max_items, facts.max_list_bytes / (facts.min_bytes + kTextOverhead));
+size_t most_texts(const OptionFacts& facts) {
+  if (facts.field.max_list_bytes == kNoLimit) return facts.field.max_items;
+  return std::min(facts.field.max_items,
+                  facts.field.max_list_bytes / (facts.field.min_bytes + kTextOverhead));
 }
 
 Json token_id_schema(int32_t vocab_size) {
@@ -120,70 +122,86 @@ Json token_id_schema(int32_t vocab_size) {
 }
 
 // A text, ids, or several of either.
-Json prompt_schema(const FieldFacts& facts, int32_t vocab_size) {
+Json prompt_schema(const OptionFacts& facts, int32_t vocab_size) {
   const Json text = {{"type", "string"}, {"minLength", 1}};
   const Json ids = list_schema(token_id_schema(vocab_size), 1, kNoLimit);
-  return {
-      {"anyOf",
-       {text, ids, list_schema(text, 1, facts.max_items), list_schema(ids, 1, facts.max_items)}}};
+  return {{"anyOf",
+           {text, ids, list_schema(text, 1, facts.field.max_items),
+            list_schema(ids, 1, facts.field.max_items)}}};
 }
 
-Json object_schema(std::span<const FieldFacts> members, int32_t vocab_size) {
+Json object_schema(std::span<const OptionFacts> members, int32_t vocab_size) {
   Json schema = {{"type", "object"}};
   Json required = Json::array();
-  for (const FieldFacts& member : members) {
+  for (const OptionFacts& member : members) {
     schema["properties"][std::string(member.name)] = field_schema(member, vocab_size);
-    if (member.required) required.push_back(member.name);
+    if (member.field.required) required.push_back(member.name);
   }
   if (!required.empty()) schema["required"] = std::move(required);
   return schema;
 }
 
-Json biases_schema(const FieldFacts& facts) {
+Json biases_schema(const OptionFacts& facts) {
   Json schema = {{"type", "object"},
                  {"propertyNames", {{"pattern", "^(0|[1-9][0-9]{0,9})$"}}},
                  {"additionalProperties", number_schema(facts)}};
-  if (facts.max_items < kNoLimit) schema["maxProperties"] = facts.max_items;
+  if (facts.field.max_items < kNoLimit) schema["maxProperties"] = facts.field.max_items;
   return schema;
 }
 
-Json item_schema(const FieldFacts& facts) {
-  return facts.schema.empty() ? Json{{"type", "object"}} : Json::parse(facts.schema);
+Json item_schema(const OptionFacts& facts) {
+  return facts.field.schema.empty() ? Json{{"type", "object"}} : Json::parse(facts.field.schema);
 }
 
-// Of a field that has an effect; `field_schema` adds what its class means.
-Json known_schema(const FieldFacts& facts, int32_t vocab_size) {
-  switch (facts.type) {
-    case FieldType::kAny:
-      return facts.schema.empty() ? Json::object() : Json::parse(facts.schema);
-    case FieldType::kBool:
+Json objects_schema(const OptionFacts& facts) {
+  return list_schema(item_schema(facts), facts.field.min_items, facts.field.max_items);
+}
+
+Json value_schema(const OptionFacts& facts, int32_t vocab_size) {
+  switch (facts.kind) {
+    case OptionKind::kFlag:
       return {{"type", "boolean"}};
-    case FieldType::kInteger:
-      return {{"type", "integer"}, {"minimum", facts.min}, {"maximum", facts.max}};
-    case FieldType::kNumber:
+    case OptionKind::kWhole:
+    case OptionKind::kTokens:
+    case OptionKind::kBytes:
+      return {{"type", "integer"}, {"minimum", least_number(facts)}, {"maximum", facts.max}};
+    case OptionKind::kNumber:
       return number_schema(facts);
-    case FieldType::kText:
+    case OptionKind::kText:
       return text_schema(facts);
-    case FieldType::kTexts:
+    case OptionKind::kTexts:
       return {{"anyOf",
                {text_schema(facts),
-                list_schema(text_schema(facts), facts.min_items, most_texts(facts))}}};
-    case FieldType::kChoice:
+                list_schema(text_schema(facts), facts.field.min_items, most_texts(facts))}}};
+    case OptionKind::kChoice:
       return {{"enum", std::vector<std::string>(facts.choices.begin(), facts.choices.end())}};
-    case FieldType::kTokenIds:
-      return list_schema(token_id_schema(vocab_size), facts.min_items, facts.max_items);
-    case FieldType::kBiases:
+    case OptionKind::kTokenIds:
+      return list_schema(token_id_schema(vocab_size), facts.field.min_items, facts.field.max_items);
+    case OptionKind::kTokenBiases:
       return biases_schema(facts);
-    case FieldType::kPrompt:
+  }
+  return Json::object();
+}
+
+// Without what `field_schema` adds.
+Json form_schema(const OptionFacts& facts, int32_t vocab_size) {
+  switch (facts.field.form) {
+    case FieldForm::kValue:
+      return value_schema(facts, vocab_size);
+    case FieldForm::kAny:
+      return facts.field.schema.empty() ? Json::object() : Json::parse(facts.field.schema);
+    case FieldForm::kPrompt:
       return prompt_schema(facts, vocab_size);
-    case FieldType::kObject:
-      return object_schema({facts.members, facts.num_members}, vocab_size);
-    case FieldType::kTextOrObjects:
-      return {{"anyOf",
-               {text_schema(facts),
-                list_schema(item_schema(facts), facts.min_items, facts.max_items)}}};
-    case FieldType::kObjects:
-      return list_schema(item_schema(facts), facts.min_items, facts.max_items);
+    case FieldForm::kObject:
+      return object_schema({facts.field.members, facts.field.num_members}, vocab_size);
+    case FieldForm::kTextOrObjects:
+      return {{"anyOf", {text_schema(facts), objects_schema(facts)}}};
+    case FieldForm::kObjects:
+      return objects_schema(facts);
+    case FieldForm::kNotDone:
+      return {{"enum", Json::parse(facts.field.neutral)}};
+    case FieldForm::kHint:
+      return Json::object();
   }
   return Json::object();
 }
@@ -290,15 +308,13 @@ Json error_answer() {
 
 }  // namespace
 
-Json field_schema(const FieldFacts& facts, int32_t vocab_size) {
-  Json schema = Json::object();
-  if (facts.kind == FieldClass::kKnown) schema = known_schema(facts, vocab_size);
-  if (facts.kind == FieldClass::kNotDone) schema = {{"enum", Json::parse(facts.neutral)}};
-  if (!facts.required) allow_null(schema);
-  std::string help(facts.help);
-  if (facts.kind == FieldClass::kHint) help += "; no effect";
-  if (facts.kind == FieldClass::kNotDone) help = "not supported: " + help;
-  if (!facts.when_unset.empty()) help += fmt::format(" (default: {})", facts.when_unset);
+Json field_schema(const OptionFacts& facts, int32_t vocab_size) {
+  Json schema = form_schema(facts, vocab_size);
+  if (!facts.field.required) allow_null(schema);
+  std::string help(help_of(facts));
+  if (facts.field.form == FieldForm::kHint) help += "; no effect";
+  if (facts.field.form == FieldForm::kNotDone) help = "not supported: " + help;
+  if (!default_of(facts).empty()) help += fmt::format(" (default: {})", default_of(facts));
   schema["description"] = std::move(help);
   return schema;
 }

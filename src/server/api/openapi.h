@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/field.h"
+#include "server/api/request/field.h"
 
 namespace sluice::api {
 
@@ -33,6 +33,6 @@ Json openapi_document(const std::vector<RouteName>& routes, const ServerFacts& s
 // The values that a field lets through, as JSON Schema; null among them unless it is required. It
 // says less than the check where JSON Schema cannot: bytes of texts are counted as characters.
 // `vocab_size`: as in ServerFacts.
-Json field_schema(const FieldFacts& facts, int32_t vocab_size = 0);
+Json field_schema(const OptionFacts& facts, int32_t vocab_size = 0);
 
 }  // namespace sluice::api

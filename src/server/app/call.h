@@ -13,9 +13,9 @@
 #include <variant>
 #include <vector>
 
-#include "server/api/answer_options.h"
+#include "server/api/answer/answer_options.h"
 #include "server/api/openapi.h"
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 #include "server/app/delivery.h"
 #include "server/app/server_state.h"
 #include "server/app/worker_pool.h"

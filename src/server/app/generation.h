@@ -3,11 +3,11 @@
 // A request has one or more choices; each is a request of the service. Their outputs become the
 // body or the stream of the answer. When the client goes, all choices are cancelled.
 //
-// Made by the handlers of all routes that generate, in `generate` (app/generate.h). It knows no
-// API: an AnswerWriter has its forms. Thread rule: `start` on a worker; after it the object lives
-// until its last choice has ended. Sinks run on the engine's thread and give what they get to the
-// Delivery, on whose thread it is handled; text is made on the threads of the connection and of the
-// workers.
+// Made by the handlers of all routes that generate, in `start_generation` (app/start_generation.h).
+// It knows no API: an AnswerWriter has its forms. Thread rule: `start` on a worker; after it the
+// object lives until its last choice has ended. Sinks run on the engine's thread and give what they
+// get to the Delivery, on whose thread it is handled; text is made on the threads of the connection
+// and of the workers.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@
 #include <variant>
 #include <vector>
 
-#include "server/api/answer_body.h"
-#include "server/api/answer_options.h"
-#include "server/api/answer_stream.h"
-#include "server/api/answer_writer.h"
+#include "server/api/answer/answer_body.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/answer_stream.h"
+#include "server/api/answer/answer_writer.h"
 #include "server/app/call.h"
 #include "server/app/served_model.h"
 #include "server/metrics/request_life.h"

@@ -2,10 +2,10 @@
 // become ids, and each choice becomes a request of the service.
 #include <utility>
 
-#include "server/api/request_prompt.h"
-#include "server/api/stream_chunks.h"
-#include "server/app/generate.h"
+#include "server/api/answer/stream_chunks.h"
+#include "server/api/request/request_prompt.h"
 #include "server/app/routes.h"
+#include "server/app/start_generation.h"
 
 namespace sluice::server {
 namespace {
@@ -15,7 +15,7 @@ using Ids = std::vector<int32_t>;
 void answer(const Call& call, std::shared_ptr<const ServedModel> model,
             const api::CommonRequest& request, std::shared_ptr<api::AnswerOptions> options) {
   auto writer = std::make_shared<api::ChunkWriter>(options, model->service.tokenizer());
-  generate(call, std::move(model), request, std::move(options), std::move(writer));
+  start_generation(call, std::move(model), request, std::move(options), std::move(writer));
 }
 
 void complete(const Call& call, std::shared_ptr<const ServedModel> model) {

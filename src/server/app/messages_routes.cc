@@ -3,12 +3,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/api/messages/messages_fault.h"
 #include "server/api/messages/messages_request.h"
 #include "server/api/messages/messages_writer.h"
-#include "server/app/generate.h"
 #include "server/app/routes.h"
+#include "server/app/start_generation.h"
 
 namespace sluice::server {
 namespace {
@@ -21,7 +21,7 @@ void messages(const Call& call, std::shared_ptr<const ServedModel> model) {
   options->reasoning_field = api::ReasoningField::kBoth;  // the API has a place for thoughts
   if (!take_conversation(call, *model, *request, *options)) return;
   auto writer = std::make_shared<api::MessagesWriter>(options, model->service.tokenizer());
-  generate(call, std::move(model), *request, options, std::move(writer));
+  start_generation(call, std::move(model), *request, options, std::move(writer));
 }
 
 // The tokens of the prompt that the same body would get from /v1/messages.

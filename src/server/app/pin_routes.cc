@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_body.h"
-#include "server/api/pin_writer.h"
-#include "server/api/request_prompt.h"
+#include "server/api/answer/answer_body.h"
+#include "server/api/answer/pin_writer.h"
+#include "server/api/request/request_prompt.h"
 #include "server/app/generation.h"
 #include "server/app/routes.h"
 

@@ -3,8 +3,8 @@
 
 #include "server/api/responses/response_request.h"
 #include "server/api/responses/response_writer.h"
-#include "server/app/generate.h"
 #include "server/app/routes.h"
+#include "server/app/start_generation.h"
 
 namespace sluice::server {
 namespace {
@@ -19,7 +19,7 @@ void respond(const Call& call, std::shared_ptr<const ServedModel> model) {
   if (!take_conversation(call, *model, *request, *options)) return;
   auto writer = std::make_shared<api::ResponseWriter>(options, std::move(request->facts),
                                                       model->service.tokenizer());
-  generate(call, std::move(model), *request, options, std::move(writer));
+  start_generation(call, std::move(model), *request, options, std::move(writer));
 }
 
 void count_response_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {

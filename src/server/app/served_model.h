@@ -10,9 +10,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/request.h"
-#include "server/api/request_prompt.h"
-#include "server/api/usage.h"
+#include "server/api/answer/usage.h"
+#include "server/api/request/request.h"
+#include "server/api/request/request_prompt.h"
 #include "server/metrics/metrics_page.h"
 #include "server/metrics/request_life.h"
 #include "server/metrics/request_metrics.h"

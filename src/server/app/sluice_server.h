@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "server/api/answer_options.h"
+#include "server/api/answer/answer_options.h"
 #include "server/app/gate.h"
 #include "server/app/server_state.h"
 #include "server/http/http_server.h"

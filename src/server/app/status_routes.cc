@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/app/routes.h"
 #include "server/metrics/metrics_page.h"
 

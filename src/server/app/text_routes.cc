@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_body.h"
-#include "server/api/request_prompt.h"
+#include "server/api/answer/answer_body.h"
+#include "server/api/request/request_prompt.h"
 #include "server/app/routes.h"
 
 namespace sluice::server {

@@ -50,14 +50,14 @@ void Connection::post_stop(bool now) {
   asio::post(socket_.get_executor(), [self = shared_from_this(), now] {
     self->stopping_ = true;
     if (now) return self->lose(Gone::kStopped);
-    if (!self->outbox_ && !self->lingering_) self->close();
+    if (self->state_ == State::kReading) self->close();
   });
 }
 
 void Connection::read_more() {
   const Limits& limits = set_->options.limits;
-  const bool full = outbox_ && in_.size() >= limits.kept_bytes;
-  if (closed_ || reading_ || full) return;
+  const bool full = state_ == State::kAnswering && in_.size() >= limits.kept_bytes;
+  if (state_ == State::kClosed || reading_ || full) return;
   reading_ = true;
   socket_.async_read_some(
       asio::buffer(piece_),
@@ -66,11 +66,11 @@ void Connection::read_more() {
 
 void Connection::on_read(const Error& error, size_t size) {
   reading_ = false;
-  if (closed_) return;
+  if (state_ == State::kClosed) return;
   if (error == asio::error::eof) return on_end_of_input();
   if (error) return lose(Gone::kDisconnected);
-  if (!lingering_) in_.append(piece_.data(), size);
-  if (!outbox_ && !lingering_) consume();
+  if (state_ != State::kLingering) in_.append(piece_.data(), size);
+  consume();
   read_more();
   arm();
 }
@@ -78,8 +78,8 @@ void Connection::on_read(const Error& error, size_t size) {
 // A client that has closed its sending side may still read, or may be gone: both look alike until
 // it is sent something.
 void Connection::on_end_of_input() {
-  if (!outbox_) return close();
-  input_ended_ = true;
+  if (state_ != State::kAnswering) return close();
+  current_.input_ended = true;
   probe();
   arm();
 }
@@ -88,24 +88,26 @@ void Connection::on_end_of_input() {
 // peer_is_gone knows. HTTP/1.0 has nothing to skip before an answer, so there the client counts as
 // gone.
 void Connection::probe() {
-  const bool has_events = streaming_ && !head_only_;
-  if (peer_is_gone() || (!has_events && !chunked_)) return lose(Gone::kDisconnected);
+  const bool has_events = current_.streaming && !current_.head_only;
+  if (peer_is_gone() || (!has_events && !current_.chunked)) return lose(Gone::kDisconnected);
   watch_peer();
   // What is being written may have left before the client did.
-  probe_next_ = writing_;
-  if (finished_ || writing_) return;
+  current_.probe_next = current_.writing;
+  if (current_.finished || current_.writing) return;
   if (has_events) return send_ping();
-  if (!streaming_ && !send_continue()) lose(Gone::kDisconnected);
+  if (!current_.streaming && !send_continue()) lose(Gone::kDisconnected);
 }
 
 void Connection::watch_peer() {
   socket_.async_wait(Socket::wait_error, [self = shared_from_this()](const Error&) {
-    if (!self->closed_ && self->outbox_ && self->peer_is_gone()) self->lose(Gone::kDisconnected);
+    if (self->state_ == State::kAnswering && self->peer_is_gone()) {
+      self->lose(Gone::kDisconnected);
+    }
   });
 }
 
 void Connection::consume() {
-  while (!closed_ && !outbox_ && !lingering_) {
+  while (state_ == State::kReading) {
     switch (reader_.feed(in_, Clock::now())) {
       case RequestReader::Step::kMore:
         return;
@@ -125,25 +127,25 @@ void Connection::consume() {
 // What an error of this request is answered with, as far as it is known.
 void Connection::note_head() {
   const Request& request = reader_.head().request;
-  head_only_ = request.method == "HEAD";
-  request_id_ = request.id;
-  fault_body_ = set_->options.router.faults_of(request.path);
+  current_.head_only = request.method == "HEAD";
+  current_.request_id = request.id;
+  current_.fault_body = set_->options.router.faults_of(request.path);
 }
 
 // Whether the request may go on; otherwise it has been answered, and its body is not read.
 bool Connection::begin_body() {
   const Head& head = reader_.head();
   note_head();
-  if (set_->options.answer_fields) more_fields_ = set_->options.answer_fields(head.request);
+  if (set_->options.answer_fields) current_.more_fields = set_->options.answer_fields(head.request);
   const Router& router = set_->options.router;
   auto found = router.find(head.request.method, head.request.path);
   std::optional<Fault> fault;
   if (auto* unknown = std::get_if<Fault>(&found)) {
     fault = std::move(*unknown);
-    route_ = router.pattern_of(head.request.path);
+    current_.route = router.pattern_of(head.request.path);
   } else {
-    match_ = std::move(std::get<Router::Match>(found));
-    route_ = match_.pattern;
+    current_.match = std::move(std::get<Router::Match>(found));
+    current_.route = current_.match.pattern;
     if (set_->options.gate) fault = set_->options.gate(head.request);
   }
   if (fault) {
@@ -167,11 +169,12 @@ bool Connection::send_continue() {
 }
 
 void Connection::refuse(const Fault& fault) {
-  if (request_id_.empty()) request_id_ = make_request_id();
+  if (current_.request_id.empty()) current_.request_id = make_request_id();
   report_refusal(fault.status);
-  outbox_ = std::make_shared<Outbox>(0, [] {});
-  close_after_ = stopping_ || fault.close;
-  outbox_->answer(fault_answer(fault, fault_body_, request_id_));
+  state_ = State::kAnswering;
+  current_.outbox = std::make_shared<Outbox>(0, [] {});
+  current_.close_after = stopping_ || fault.close;
+  current_.outbox->answer(fault_answer(fault, current_.fault_body, current_.request_id));
   pump();
 }
 
@@ -180,22 +183,23 @@ void Connection::report_refusal(int status) {
   if (!report) return;
   const Request& request = reader_.head().request;
   report({.status = status,
-          .route = route_,
+          .route = current_.route,
           .method = request.method,
           .path = request.path,
-          .id = request_id_,
+          .id = current_.request_id,
           .arrived = reader_.arrived()});
 }
 
 void Connection::call_handler() {
   Head& head = reader_.head();
   Request request = std::move(head.request);
-  request.captures = std::move(match_.captures);
-  close_after_ = stopping_ || !head.keep_alive;
-  chunked_ = request.minor_version == 1;
+  request.captures = std::move(current_.match.captures);
+  current_.close_after = stopping_ || !head.keep_alive;
+  current_.chunked = request.minor_version == 1;
   const Milliseconds answer_time = set_->options.limits.answer_time;
-  if (answer_time > Milliseconds(0)) answer_end_ = Clock::now() + answer_time;
-  outbox_ =
+  if (answer_time > Milliseconds(0)) current_.answer_end = Clock::now() + answer_time;
+  state_ = State::kAnswering;
+  current_.outbox =
       std::make_shared<Outbox>(set_->options.limits.client_buffer_bytes, [weak = weak_from_this()] {
         const auto self = weak.lock();
         if (!self) return;
@@ -203,9 +207,9 @@ void Connection::call_handler() {
           if (const auto connection = weak.lock()) connection->pump();
         });
       });
-  auto exchange = std::make_shared<Exchange>(outbox_, request.id, fault_body_);
+  auto exchange = std::make_shared<Exchange>(current_.outbox, request.id, current_.fault_body);
   try {
-    (*match_.handler)(std::move(request), exchange);
+    (*current_.match.handler)(std::move(request), exchange);
   } catch (...) {
     // The text is not for the client. If the handler has answered before, this has no effect.
     const Fault fault{.status = 500, .message = "the server failed to handle the request"};
@@ -214,64 +218,64 @@ void Connection::call_handler() {
 }
 
 void Connection::pump() {
-  if (closed_ || !outbox_) return;
-  if (outbox_->overflowed()) return lose(Gone::kSlowClient);
-  if (writing_ || finished_) return;
+  if (state_ != State::kAnswering) return;
+  if (current_.outbox->overflowed()) return lose(Gone::kSlowClient);
+  if (current_.writing || current_.finished) return;
   try {
-    compose(outbox_->take(kBatchBytes));
+    compose(current_.outbox->take(kBatchBytes));
   } catch (...) {
     return lose(Gone::kDisconnected);  // a part is missing, so what follows must not be sent
   }
   if (!out_.empty()) {
-    writing_ = true;
-    last_taken_ = Clock::now();
+    current_.writing = true;
+    current_.last_taken = Clock::now();
     write_some();
-  } else if (finished_) {
+  } else if (current_.finished) {
     end_exchange();
   }
   arm();
 }
 
 void Connection::compose(Outbox::Batch batch) {
-  finished_ = batch.finished;
-  cut_ = batch.cut;
+  current_.finished = batch.finished;
+  current_.cut = batch.cut;
   if (batch.answer) {
     const Answer& answer = *batch.answer;
-    close_after_ |= answer.close || stopping_;
+    current_.close_after |= answer.close || stopping_;
     append_head(out_, {.status = answer.status,
                        .content_type = answer.content_type,
                        .fields = answer.fields,
-                       .more_fields = more_fields_,
-                       .request_id = request_id_,
+                       .more_fields = current_.more_fields,
+                       .request_id = current_.request_id,
                        .length = answer.body.size(),
-                       .close = close_after_});
-    if (!head_only_) out_ += answer.body;
+                       .close = current_.close_after});
+    if (!current_.head_only) out_ += answer.body;
   }
   if (batch.start) {
-    start_ = std::move(*batch.start);
-    streaming_ = true;
-    close_after_ |= !chunked_ || stopping_ || head_only_;
+    current_.start = std::move(*batch.start);
+    current_.streaming = true;
+    current_.close_after |= !current_.chunked || stopping_ || current_.head_only;
     append_head(out_, {.status = 200,
-                       .content_type = start_.content_type,
-                       .fields = start_.fields,
-                       .more_fields = more_fields_,
-                       .request_id = request_id_,
-                       .chunked = chunked_,
-                       .close = close_after_});
+                       .content_type = current_.start.content_type,
+                       .fields = current_.start.fields,
+                       .more_fields = current_.more_fields,
+                       .request_id = current_.request_id,
+                       .chunked = current_.chunked,
+                       .close = current_.close_after});
   }
-  if (streaming_ && !head_only_) compose_stream(batch);
-  outbox_->set_in_flight(out_.size());
+  if (current_.streaming && !current_.head_only) compose_stream(batch);
+  current_.outbox->set_in_flight(out_.size());
 }
 
 void Connection::compose_stream(const Outbox::Batch& batch) {
   std::string text;
   for (const auto& event : batch.events) event->render(text);
-  if (!chunked_) {
+  if (!current_.chunked) {
     out_ += text;
     return;
   }
   append_chunk(out_, text);
-  if (finished_ && !cut_) out_ += kLastChunk;
+  if (current_.finished && !current_.cut) out_ += kLastChunk;
 }
 
 void Connection::write_some() {
@@ -282,36 +286,31 @@ void Connection::write_some() {
 }
 
 void Connection::on_written(const Error& error, size_t size) {
-  if (closed_) return;
+  if (state_ == State::kClosed) return;
   if (error) return lose(Gone::kDisconnected);
-  last_taken_ = Clock::now();
+  current_.last_taken = Clock::now();
   written_ += size;
-  outbox_->set_in_flight(out_.size() - written_);
+  current_.outbox->set_in_flight(out_.size() - written_);
   if (written_ < out_.size()) return write_some();
-  writing_ = false;
+  current_.writing = false;
   out_.clear();
   written_ = 0;
-  if (finished_) return end_exchange();
+  if (current_.finished) return end_exchange();
   pump();
-  if (std::exchange(probe_next_, false) && !closed_ && !writing_) probe();
+  if (std::exchange(current_.probe_next, false) && state_ == State::kAnswering &&
+      !current_.writing) {
+    probe();
+  }
 }
 
 void Connection::end_exchange() {
-  if (cut_) return lose(Gone::kDisconnected);
-  outbox_.reset();
-  answer_end_ = TimePoint::max();
-  finished_ = false;
-  streaming_ = false;
-  input_ended_ = false;
-  probe_next_ = false;
-  start_ = {};
+  if (current_.cut) return lose(Gone::kDisconnected);
+  const bool is_last = current_.close_after || stopping_;
+  current_ = {};
   // A connection that waits for its next request does not hold the memory of a long answer.
   if (out_.capacity() > kBatchBytes) std::string().swap(out_);
-  if (close_after_ || stopping_) return linger();
-  request_id_.clear();
-  fault_body_ = fault_body;
-  route_ = {};
-  more_fields_.clear();
+  if (is_last) return linger();
+  state_ = State::kReading;
   reader_.next(Clock::now());
   // Posted, so that a thousand pipelined requests are no recursion.
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
@@ -322,23 +321,26 @@ void Connection::end_exchange() {
 }
 
 TimePoint Connection::deadline() const {
-  if (lingering_) return linger_end_;
-  if (!outbox_) return reader_.deadline();
-  TimePoint next = answer_end_;
-  if (writing_) next = std::min(next, last_taken_ + set_->options.limits.client_stall);
-  if (streaming_ && !writing_) next = std::min(next, last_taken_ + start_.ping_interval);
+  if (state_ == State::kLingering) return linger_end_;
+  if (state_ != State::kAnswering) return reader_.deadline();
+  TimePoint next = current_.answer_end;
+  if (current_.writing) {
+    next = std::min(next, current_.last_taken + set_->options.limits.client_stall);
+  } else if (current_.streaming) {
+    next = std::min(next, current_.last_taken + current_.start.ping_interval);
+  }
   return reading_ ? next : std::min(next, Clock::now() + kPollTime);
 }
 
 void Connection::arm() {
-  if (closed_) return;
+  if (state_ == State::kClosed) return;
   const TimePoint next = deadline();
   // A later deadline leaves the timer alone: on_time() looks again.
   if (next >= armed_) return;
   armed_ = next;
   timer_.expires_at(next);
   timer_.async_wait([self = shared_from_this()](const Error& error) {
-    if (error || self->closed_) return;
+    if (error || self->state_ == State::kClosed) return;
     self->armed_ = TimePoint::max();
     self->on_time();
     self->arm();
@@ -346,29 +348,29 @@ void Connection::arm() {
 }
 
 void Connection::on_time() {
-  if (outbox_ && !reading_ && look_at_peer()) return;
-  if (outbox_ && Clock::now() >= answer_end_) {
-    answer_end_ = TimePoint::max();
-    outbox_->expire();
+  if (state_ == State::kAnswering && !reading_ && look_at_peer()) return;
+  if (state_ == State::kAnswering && Clock::now() >= current_.answer_end) {
+    current_.answer_end = TimePoint::max();
+    current_.outbox->expire();
   }
   if (Clock::now() < deadline()) return;
-  if (lingering_) return close();
-  if (!outbox_) {
+  if (state_ == State::kLingering) return close();
+  if (state_ == State::kReading) {
     const auto fault = reader_.expire();
     return fault ? refuse(*fault) : close();
   }
-  if (writing_) return lose(Gone::kSlowClient);
-  if (streaming_) send_ping();
+  if (current_.writing) return lose(Gone::kSlowClient);
+  if (current_.streaming) send_ping();
 }
 
 void Connection::send_ping() {
   std::string text;
-  start_.ping(text);
-  last_taken_ = Clock::now();
-  if (head_only_ || text.empty()) return;
-  chunked_ ? append_chunk(out_, text) : void(out_ += text);
-  outbox_->set_in_flight(out_.size());
-  writing_ = true;
+  current_.start.ping(text);
+  current_.last_taken = Clock::now();
+  if (current_.head_only || text.empty()) return;
+  current_.chunked ? append_chunk(out_, text) : void(out_ += text);
+  current_.outbox->set_in_flight(out_.size());
+  current_.writing = true;
   write_some();
 }
 
@@ -383,14 +385,14 @@ bool Connection::peer_is_gone() { return (peer_events() & (POLLHUP | POLLERR)) !
 bool Connection::look_at_peer() {
   if (peer_is_gone()) {
     lose(Gone::kDisconnected);
-  } else if (!input_ended_ && (peer_events() & POLLRDHUP) != 0) {
+  } else if (!current_.input_ended && (peer_events() & POLLRDHUP) != 0) {
     on_end_of_input();
   }
-  return closed_;
+  return state_ == State::kClosed;
 }
 
 void Connection::linger() {
-  lingering_ = true;
+  state_ = State::kLingering;
   linger_end_ = Clock::now() + set_->options.limits.linger;
   in_.clear();
   Error ignored;
@@ -400,13 +402,13 @@ void Connection::linger() {
 }
 
 void Connection::lose(Gone reason) {
-  if (closed_) return;
+  if (state_ == State::kClosed) return;
   close();
-  if (outbox_) outbox_->lose(reason);
+  if (current_.outbox) current_.outbox->lose(reason);
 }
 
 void Connection::close() {
-  closed_ = true;
+  state_ = State::kClosed;
   timer_.cancel();
   Error ignored;
   socket_.close(ignored);

@@ -36,6 +36,40 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   using Error = boost::system::error_code;
 
+  //  reading ──> answering ──> lingering ──> closed
+  //     ^            │
+  //     └── the next request; every state may also close at once
+  enum class State {
+    kReading,    // a request, or before the next one
+    kAnswering,  // from a complete request, or a refused one, until all of its answer has left
+    kLingering,  // everything is sent, and input is dropped
+    kClosed,     // what is still pending has no effect any more
+  };
+
+  // A request and its answer. end_exchange drops it whole.
+  struct Transaction {
+    // As soon as the head of the request is known.
+    Router::Match match{};
+    std::string_view route;  // the pattern of the path's route; empty: none, or not known
+    std::string request_id;
+    FaultBody fault_body = http::fault_body;  // of the route, once it is known
+    std::vector<Field> more_fields;           // ServerOptions::answer_fields
+    bool head_only = false;                   // HEAD: the client expects no body
+
+    std::shared_ptr<Outbox> outbox;  // while the state is kAnswering
+    bool chunked = true;             // HTTP/1.0 has no chunks: the close ends a stream
+    bool streaming = false;
+    bool close_after = false;
+    bool finished = false;     // all of the answer is in out_
+    bool cut = false;          // it has no end, which the client must see: no last chunk is sent
+    bool input_ended = false;  // the client sends no more
+    bool writing = false;      // a write is pending
+    bool probe_next = false;   // after the write that is pending
+    StreamStart start;
+    TimePoint last_taken;                     // when the client last took bytes, or was sent some
+    TimePoint answer_end = TimePoint::max();  // of Limits::answer_time
+  };
+
   // Requests. A read is always pending, also while an answer is made, since its end is how a client
   // that left is noticed; it stops only when a client has sent too much ahead, or has ended its
   // input.
@@ -92,34 +126,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   TimePoint armed_ = TimePoint::max();
   RequestReader reader_;
   std::array<char, 4096> piece_{};
-  std::string in_;         // input that no request has taken yet
+  std::string in_;  // input that no request has taken yet
+  State state_ = State::kReading;
   bool reading_ = false;   // a read is pending
-  bool closed_ = false;    // what is still pending has no effect any more
   bool stopping_ = false;  // the current answer is the last one
-  bool lingering_ = false;
-  bool input_ended_ = false;  // while an answer is made: the client sends no more
-  bool probe_next_ = false;   // after the write that is pending
   TimePoint linger_end_;
-
-  // Of the current answer.
-  std::shared_ptr<Outbox> outbox_;
-  Router::Match match_{};
-  std::string_view route_;  // the pattern of the path's route; empty: none, or not known
-  std::string request_id_;
-  FaultBody fault_body_ = fault_body;  // of the route, once it is known
-  std::vector<Field> more_fields_;     // ServerOptions::answer_fields
-  bool head_only_ = false;             // HEAD: the client expects no body
-  bool chunked_ = false;               // HTTP/1.0 has no chunks: the close ends a stream
-  bool streaming_ = false;
-  bool close_after_ = false;
-  bool finished_ = false;  // all of the answer is in out_
-  bool cut_ = false;       // it has no end, which the client must see: no last chunk is sent
-  StreamStart start_;
+  Transaction current_;
+  // Of the current answer. Outside of it, since its memory serves the next one.
   std::string out_;
   size_t written_ = 0;  // of out_
-  bool writing_ = false;
-  TimePoint last_taken_;                     // when the client last took bytes, or was sent some
-  TimePoint answer_end_ = TimePoint::max();  // of Limits::answer_time
 };
 
 }  // namespace sluice::http

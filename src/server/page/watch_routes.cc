@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/app/routes.h"
 #include "server/page/page_routes.h"
 #include "server/page/view_json.h"

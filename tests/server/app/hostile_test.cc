@@ -3,7 +3,7 @@
 // as what it says, and nothing of a refused one reaches the engine.
 #include <gtest/gtest.h>
 
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 #include "server/app/rig.h"
 
 namespace sluice::server {
@@ -98,10 +98,10 @@ TEST(Hostile, EveryFieldOfEveryRoute) {
   std::unique_ptr<RawClient> client;
   size_t num_sent = 0;
   for (const Route& route : routes()) {
-    for (const api::FieldFacts& facts : api::request_fields(route.kind)) {
+    for (const OptionFacts& facts : api::request_fields(route.kind)) {
       for (size_t i = 0; i < kValues.size(); ++i) {
         // Fields without effect and those that are refused differ in their names alone.
-        if (facts.kind != api::FieldClass::kKnown && (i + facts.name.size()) % 8 != 0) continue;
+        if (!api::has_effect(facts) && (i + facts.name.size()) % 8 != 0) continue;
         const std::string body = with_member(route.base, std::string(facts.name), kValues[i]);
         expect_typed(exchange(app, client, post_text(route.path, body)), body);
         ++num_sent;

@@ -273,7 +273,7 @@ TEST(ResponseRequest, HasLimits) {
 // A name twice would show twice in documents, and the second would have no effect.
 TEST(ResponseFields, AreNamedOnce) {
   std::set<std::string_view> names;
-  for (const FieldFacts& facts : response_fields().facts()) {
+  for (const OptionFacts& facts : response_fields().facts()) {
     EXPECT_TRUE(names.insert(facts.name).second) << facts.name;
     EXPECT_FALSE(facts.help.empty()) << facts.name;
   }

@@ -9,9 +9,9 @@
 
 #include "io/expect_error.h"
 #include "server/answer_rig.h"
-#include "server/api/answer_body.h"
-#include "server/api/answer_choice.h"
-#include "server/api/answer_stream.h"
+#include "server/api/answer/answer_body.h"
+#include "server/api/answer/answer_choice.h"
+#include "server/api/answer/answer_stream.h"
 #include "server/responses/response_client.h"
 
 namespace sluice {

@@ -11,8 +11,8 @@
 
 #include "core/printable.h"
 #include "io/json.h"
-#include "server/api/body_reader.h"
-#include "server/api/skipped_types.h"
+#include "server/api/request/body_reader.h"
+#include "server/api/request/skipped_types.h"
 
 namespace sluice::api {
 namespace {

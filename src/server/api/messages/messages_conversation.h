@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "server/api/field.h"
+#include "server/api/request/field.h"
 
 namespace sluice::api {
 

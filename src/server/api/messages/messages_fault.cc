@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 
 namespace sluice::api {
 namespace {

@@ -2,16 +2,17 @@
 #include "server/api/messages/messages_request.h"
 
 #include <array>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
-#include "server/api/body_reader.h"
-#include "server/api/field_rows.h"
-#include "server/api/item_schemas.h"
 #include "server/api/messages/messages_conversation.h"
+#include "server/api/request/body_reader.h"
+#include "server/api/request/field_rows.h"
+#include "server/api/request/item_schemas.h"
 
 namespace sluice::api {
 namespace {
@@ -22,21 +23,23 @@ struct MessagesBody : ChatRequest {
   Json choice;  // tool_choice
 };
 
-constexpr std::array<std::string_view, 4> kThinkingTypes = {"enabled", "adaptive", "between_tools",
-                                                            "disabled"};
-constexpr std::array<std::string_view, 2> kChoiceTypes = {"auto", "none"};
+constexpr std::array kThinkingTypes = {"enabled", "adaptive", "between_tools", "disabled"};
+constexpr std::array kChoiceTypes = {"auto", "none"};
+
+constexpr OptionFacts type_facts(std::span<const char* const> types) {
+  return {
+      .name = "type", .kind = OptionKind::kChoice, .choices = types, .field = {.required = true}};
+}
 
 constexpr std::array kThinkingFields = {
-    FieldFacts{
-        .name = "type", .type = FieldType::kChoice, .required = true, .choices = kThinkingTypes},
+    type_facts(kThinkingTypes),
     hint("budget_tokens", "thoughts have no limit of their own"),
     hint("display", "thoughts are always in the answer"),
 };
 
 constexpr std::array kChoiceFields = {
-    FieldFacts{
-        .name = "type", .type = FieldType::kChoice, .required = true, .choices = kChoiceTypes},
-    FieldFacts{.name = "disable_parallel_tool_use", .type = FieldType::kBool},
+    type_facts(kChoiceTypes),
+    OptionFacts{.name = "disable_parallel_tool_use", .kind = OptionKind::kFlag},
 };
 
 // Beside those that all routes share.
@@ -50,57 +53,47 @@ constexpr std::array kMessagesRefusals = {
 };
 
 template <auto Member>
-Field<MessagesBody> row(FieldFacts facts) {
-  return {facts, set_member<Member, MessagesBody>};
-}
-
-template <size_t N>
-FieldFacts object_facts(std::string_view name, const std::array<FieldFacts, N>& members,
-                        std::string_view when_unset, std::string_view help) {
-  return {.name = name,
-          .type = FieldType::kObject,
-          .members = members.data(),
-          .num_members = N,
-          .when_unset = when_unset,
-          .help = help};
+Field<MessagesBody> message_json(const OptionFacts& facts) {
+  return json_field<Member, MessagesBody>(facts);
 }
 
 Fields<MessagesBody> make_fields(bool needs_max_tokens) {
-  Fields<MessagesBody> fields = {model_field<MessagesBody>()};
-  FieldFacts limit = max_tokens_facts("max_tokens", 0, "");
-  limit.required = needs_max_tokens;
-  fields.push_back(row<&CommonRequest::max_tokens>(limit));
-  fields.push_back(row<&MessagesBody::system>({.name = "system",
-                                               .schema = kSystemSchema,
-                                               .when_unset = "none",
-                                               .help = "a text or blocks of text"}));
-  fields.push_back(row<&Conversation::messages>({.name = "messages",
-                                                 .type = FieldType::kObjects,
-                                                 .required = true,
-                                                 .min_items = 1,
-                                                 .max_items = 100'000,
-                                                 .schema = kBlockMessageSchema,
-                                                 .help = "the conversation"}));
+  using Body = MessagesBody;
+  Fields<Body> fields = {model_field<Body>()};
+  OptionFacts limit = max_tokens_facts("max_tokens", 0, "");
+  limit.field.required = needs_max_tokens;
+  fields.push_back(option_field<&CommonRequest::max_tokens, Body>(limit));
   fields.push_back(
-      row<&Conversation::tools>({.name = "tools",
-                                 .type = FieldType::kObjects,
-                                 .max_items = 512,
-                                 .schema = kBlockToolSchema,
-                                 .when_unset = "[]",
-                                 .help = "functions that the answer may call; 4 MiB at most"}));
-  fields.push_back(row<&MessagesBody::choice>(
+      message_json<&Body::system>({.name = "system",
+                                   .when_unset = "none",
+                                   .help = "a text or blocks of text",
+                                   .field = {.form = FieldForm::kAny, .schema = kSystemSchema}}));
+  fields.push_back(
+      message_json<&Conversation::messages>({.name = "messages",
+                                             .help = "the conversation",
+                                             .field = {.form = FieldForm::kObjects,
+                                                       .required = true,
+                                                       .min_items = 1,
+                                                       .max_items = 100'000,
+                                                       .schema = kBlockMessageSchema}}));
+  fields.push_back(message_json<&Conversation::tools>(
+      {.name = "tools",
+       .when_unset = "[]",
+       .help = "functions that the answer may call; 4 MiB at most",
+       .field = {.form = FieldForm::kObjects, .max_items = 512, .schema = kBlockToolSchema}}));
+  fields.push_back(message_json<&Body::choice>(
       object_facts("tool_choice", kChoiceFields, "auto", "whether the answer may call tools")));
-  fields.push_back(row<&MessagesBody::thinking>(object_facts(
+  fields.push_back(message_json<&Body::thinking>(object_facts(
       "thinking", kThinkingFields, "as the template has it", "whether thoughts are asked for")));
-  fields.push_back(row<&Conversation::template_kwargs>(template_kwargs_facts()));
-  fields.push_back({stop_facts("stop_sequences"), set_stop<MessagesBody>});
+  fields.push_back(message_json<&Conversation::template_kwargs>(template_kwargs_facts()));
   fields.push_back(
-      row<&CommonRequest::stream>(flag_facts("stream", "false", "send the answer as it comes")));
-  fields.push_back(row<&SamplingParams::ignore_eos>(
-      with_default(sampling_facts("ignore_eos", "go on after end tokens"), "false")));
+      option_field<&SamplingParams::stop, Body>(renamed(kStopRow.facts, "stop_sequences", "[]")));
+  fields.push_back(option_field<&CommonRequest::stream, Body>(
+      flag_facts("stream", "false", "send the answer as it comes")));
+  fields.push_back(row_field<Body>(kIgnoreEosRow));
   add_sampling(fields);
   add_refusals(fields, shared_refusals());
-  add_refusals(fields, std::span<const FieldFacts>(kMessagesRefusals));
+  add_refusals<Body>(fields, kMessagesRefusals);
   return fields;
 }
 
@@ -173,7 +166,7 @@ Read<ChatRequest> read_message_count(std::string_view body, const RequestRules& 
                                 check);
 }
 
-std::span<const FieldFacts> message_fields() { return field_table().facts(); }
-std::span<const FieldFacts> message_count_fields() { return count_table().facts(); }
+std::span<const OptionFacts> message_fields() { return field_table().facts(); }
+std::span<const OptionFacts> message_count_fields() { return count_table().facts(); }
 
 }  // namespace sluice::api

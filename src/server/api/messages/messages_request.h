@@ -8,8 +8,8 @@
 #include <span>
 #include <string_view>
 
-#include "server/api/field.h"
-#include "server/api/request.h"
+#include "server/api/request/field.h"
+#include "server/api/request/request.h"
 
 namespace sluice::api {
 
@@ -26,7 +26,7 @@ Read<ChatRequest> read_message_count(std::string_view body, const RequestRules& 
 
 // The tables of /v1/messages and of its count_tokens, for documents and tests. They live as long as
 // the program.
-std::span<const FieldFacts> message_fields();
-std::span<const FieldFacts> message_count_fields();
+std::span<const OptionFacts> message_fields();
+std::span<const OptionFacts> message_count_fields();
 
 }  // namespace sluice::api

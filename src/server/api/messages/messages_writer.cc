@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/api/messages/messages_fault.h"
 #include "server/http/sse.h"
 

@@ -15,9 +15,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_choice.h"
-#include "server/api/answer_writer.h"
-#include "server/api/usage.h"
+#include "server/api/answer/answer_choice.h"
+#include "server/api/answer/answer_writer.h"
+#include "server/api/answer/usage.h"
 
 namespace sluice::api {
 

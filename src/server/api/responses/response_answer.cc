@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "server/api/answer_logprobs.h"
+#include "server/api/answer/answer_logprobs.h"
 
 namespace sluice::api {
 namespace {

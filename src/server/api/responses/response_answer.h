@@ -9,13 +9,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_choice.h"
-#include "server/api/answer_delta.h"
-#include "server/api/answer_options.h"
+#include "server/api/answer/answer_choice.h"
+#include "server/api/answer/answer_delta.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/usage.h"
 #include "server/api/responses/response_facts.h"
 #include "server/api/responses/response_items.h"
 #include "server/api/responses/response_logprobs.h"
-#include "server/api/usage.h"
 #include "server/http/fault.h"
 #include "tokenizer/tokenizer.h"
 

@@ -12,7 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/field.h"
+#include "server/api/request/field.h"
 
 namespace sluice::api {
 

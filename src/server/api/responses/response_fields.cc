@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
-#include "server/api/field_rows.h"
-#include "server/api/item_schemas.h"
+#include "server/api/request/field_rows.h"
+#include "server/api/request/item_schemas.h"
 
 namespace sluice::api {
 namespace {
@@ -44,19 +44,13 @@ constexpr std::array kFormatFields = {
 };
 
 // Not constexpr: the row of the effort is shared with chats.
-const std::array<FieldFacts, 5>& reasoning_fields() {
-  static const std::array<FieldFacts, 5> fields = {
+const std::array<OptionFacts, 5>& reasoning_fields() {
+  static const std::array<OptionFacts, 5> fields = {
       effort_facts("effort"), hint("summary", "thoughts are shown whole"),
       hint("generate_summary", "thoughts are shown whole"),
       hint("context", "the template decides which thoughts the model sees again"),
       hint("mode", "how the model is run")};
   return fields;
-}
-
-// Stores a value that the answer repeats.
-template <auto Member>
-void set_fact(ResponseBody& body, Json&& value) {
-  take(body.facts.*Member, value);
 }
 
 void set_max_tokens(ResponseBody& body, Json&& value) {
@@ -73,11 +67,11 @@ void set_reasoning(ResponseBody& body, Json&& value) {
 
 void set_tool_choice(ResponseBody& body, Json&& value) {
   body.tool_choice = value == "none" ? ToolChoice::kNone : ToolChoice::kAuto;
-  take(body.facts.tool_choice, value);
+  body.facts.tool_choice = value.get<std::string>();
 }
 
 void set_parallel(ResponseBody& body, Json&& value) {
-  take(body.parallel_tool_calls, value);
+  body.parallel_tool_calls = value.get<bool>();
   body.facts.parallel_tool_calls = body.parallel_tool_calls;
 }
 
@@ -87,75 +81,74 @@ void set_include(ResponseBody& body, Json&& value) {
       value.is_array() && std::ranges::find(value, "message.output_text.logprobs") != value.end();
 }
 
+template <auto Member>
+Field<ResponseBody> response_option(const OptionFacts& facts) {
+  return option_field<Member, ResponseBody>(facts);
+}
+
+template <auto Member>
+Field<ResponseBody> response_json(const OptionFacts& facts) {
+  return json_field<Member, ResponseBody>(facts);
+}
+
 // What the model is given.
 void add_input(Fields<ResponseBody>& fields) {
-  fields.push_back({{.name = "input",
-                     .type = FieldType::kTextOrObjects,
-                     .required = true,
-                     .min_items = 1,
-                     .max_items = 100'000,
-                     .schema = kResponseItemSchema,
-                     .help = "what the user says, or the items of the conversation"},
-                    set_member<&ResponseBody::input, ResponseBody>});
-  fields.push_back({{.name = "instructions",
-                     .type = FieldType::kText,
-                     .when_unset = "none",
-                     .help = "a system message before the input"},
-                    set_member<&ResponseBody::instructions, ResponseBody>});
-  fields.push_back({{.name = "tools",
-                     .type = FieldType::kObjects,
-                     .max_items = 512,
-                     .schema = kResponseToolSchema,
-                     .when_unset = "[]",
-                     .help = "functions, also in namespaces; 4 MiB at most. Others are left out"},
-                    set_member<&Conversation::tools, ResponseBody>});
+  fields.push_back(response_json<&ResponseBody::input>(
+      {.name = "input",
+       .help = "what the user says, or the items of the conversation",
+       .field = {.form = FieldForm::kTextOrObjects,
+                 .required = true,
+                 .min_items = 1,
+                 .max_items = 100'000,
+                 .schema = kResponseItemSchema}}));
+  fields.push_back(
+      response_option<&ResponseBody::instructions>({.name = "instructions",
+                                                    .kind = OptionKind::kText,
+                                                    .when_unset = "none",
+                                                    .help = "a system message before the "
+                                                            "input"}));
+  fields.push_back(response_json<&Conversation::tools>(
+      {.name = "tools",
+       .when_unset = "[]",
+       .help = "functions, also in namespaces; 4 MiB at most. Others are left out",
+       .field = {.form = FieldForm::kObjects, .max_items = 512, .schema = kResponseToolSchema}}));
   fields.push_back({tool_choice_facts(), set_tool_choice});
   fields.push_back(
       {flag_facts("parallel_tool_calls", "true", "false: one call in an answer"), set_parallel});
-  fields.push_back({{.name = "reasoning",
-                     .type = FieldType::kObject,
-                     .members = reasoning_fields().data(),
-                     .num_members = reasoning_fields().size(),
-                     .when_unset = "{}",
-                     .help = "how the model thinks"},
-                    set_reasoning});
   fields.push_back(
-      {template_kwargs_facts(), set_member<&Conversation::template_kwargs, ResponseBody>});
+      {object_facts("reasoning", reasoning_fields(), "{}", "how the model thinks"), set_reasoning});
+  fields.push_back(response_json<&Conversation::template_kwargs>(template_kwargs_facts()));
 }
 
 // What the answer is.
 void add_output(Fields<ResponseBody>& fields) {
   fields.push_back({max_tokens_facts("max_output_tokens", 1, "the room"), set_max_tokens});
-  fields.push_back({flag_facts("stream", "false", "send the answer as it comes"),
-                    set_member<&CommonRequest::stream, ResponseBody>});
-  fields.push_back({{.name = "text",
-                     .type = FieldType::kObject,
-                     .members = kFormatFields.data(),
-                     .num_members = kFormatFields.size(),
-                     .when_unset = "{}",
-                     .help = "the form of the answer"},
-                    nullptr});
-  fields.push_back(
-      {{.name = "include", .help = "message.output_text.logprobs has an effect"}, set_include});
-  FieldFacts top = with_default(sampling_facts("logprobs", "of the N likeliest tokens"), "0");
-  top.name = "top_logprobs";
-  fields.push_back({top, set_fact<&ResponseFacts::top_logprobs>});
-  fields.push_back({cache_salt_facts(), set_member<&SamplingParams::cache_salt, ResponseBody>});
+  fields.push_back(response_option<&CommonRequest::stream>(
+      flag_facts("stream", "false", "send the answer as it comes")));
+  fields.push_back({object_facts("text", kFormatFields, "{}", "the form of the answer"), nullptr});
+  fields.push_back({{.name = "include",
+                     .help = "message.output_text.logprobs has an effect",
+                     .field = {.form = FieldForm::kAny}},
+                    set_include});
+  fields.push_back(response_option<&ResponseFacts::top_logprobs>(
+      renamed(kLogprobsRow.facts, "top_logprobs", "0")));
+  fields.push_back(row_field<ResponseBody>(kCacheSaltRow));
 }
 
 // Hints that the answer repeats.
 void add_repeated(Fields<ResponseBody>& fields) {
-  fields.push_back({hint("metadata", "notes of the client"), set_fact<&ResponseFacts::metadata>});
-  fields.push_back({hint("user", "who asks"), set_fact<&ResponseFacts::user>});
   fields.push_back(
-      {hint("safety_identifier", "who asks"), set_fact<&ResponseFacts::safety_identifier>});
-  fields.push_back({hint("prompt_cache_key", "prefixes are always cached"),
-                    set_fact<&ResponseFacts::prompt_cache_key>});
+      response_json<&ResponseFacts::metadata>(hint("metadata", "notes of the client")));
+  fields.push_back(response_json<&ResponseFacts::user>(hint("user", "who asks")));
+  fields.push_back(
+      response_json<&ResponseFacts::safety_identifier>(hint("safety_identifier", "who asks")));
+  fields.push_back(response_json<&ResponseFacts::prompt_cache_key>(
+      hint("prompt_cache_key", "prefixes are always cached")));
 }
 
 // Those of all routes, but for names that mean something here.
 void add_shared_refusals(Fields<ResponseBody>& fields) {
-  for (const FieldFacts& facts : shared_refusals()) {
+  for (const OptionFacts& facts : shared_refusals()) {
     const bool is_known = std::ranges::any_of(
         fields, [&](const auto& field) { return field.facts.name == facts.name; });
     if (!is_known) fields.push_back({facts, nullptr});

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/request_fields.h"
+#include "server/api/request/request_fields.h"
 #include "server/api/responses/response_request.h"
 
 namespace sluice::api {

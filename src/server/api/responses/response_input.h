@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "server/api/field.h"
+#include "server/api/request/field.h"
 
 namespace sluice::api {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "server/api/answer_choice.h"
+#include "server/api/answer/answer_choice.h"
 
 namespace sluice::api {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/api/answer_choice.h"
+#include "server/api/answer/answer_choice.h"
 
 namespace sluice::api {
 

@@ -13,8 +13,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/api/answer_options.h"
-#include "server/api/field.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/request/field.h"
 #include "tokenizer/answer_scanner.h"
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/tokenizer.h"

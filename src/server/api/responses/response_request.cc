@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "server/api/body_reader.h"
+#include "server/api/request/body_reader.h"
 #include "server/api/responses/response_fields.h"
 #include "server/api/responses/response_input.h"
 #include "server/api/responses/response_tools.h"

@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-#include "server/api/request.h"
+#include "server/api/request/request.h"
 #include "server/api/responses/response_facts.h"
 
 namespace sluice::api {

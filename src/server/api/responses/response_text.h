@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/api/field.h"
+#include "server/api/request/field.h"
 
 namespace sluice::api {
 

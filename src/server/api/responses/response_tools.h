@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "server/api/field.h"
+#include "server/api/request/field.h"
 #include "server/api/responses/response_facts.h"
 
 namespace sluice::api {

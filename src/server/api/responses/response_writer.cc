@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "server/api/answer_body.h"
+#include "server/api/answer/answer_body.h"
 #include "server/http/sse.h"
 
 namespace sluice::api {

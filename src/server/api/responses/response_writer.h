@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "server/api/answer_options.h"
-#include "server/api/answer_writer.h"
+#include "server/api/answer/answer_options.h"
+#include "server/api/answer/answer_writer.h"
 #include "server/api/responses/response_answer.h"
 #include "server/api/responses/response_facts.h"
 #include "tokenizer/tokenizer.h"

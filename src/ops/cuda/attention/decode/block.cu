@@ -20,7 +20,7 @@ namespace {
 
 using namespace decode;  // strips
 
-// Shared memory of a block besides the rooms of its warps: (max, sum) of strips and of a first
+// Shared memory of a block besides the buffers of its warps: (max, sum) of strips and of a first
 // half.
 template <typename C>
 struct Strips {
@@ -47,7 +47,7 @@ struct FirstHalf {
 template <typename C>
 __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& place,
                                            const Half& half, int32_t thread, Strips<C>& strips,
-                                           const Room<C>* rooms, FirstHalf<C>& first) {
+                                           const WarpBuffers<C>* buffers, FirstHalf<C>& first) {
   constexpr int32_t kQuads = C::kHeadDim / 4;
   constexpr int32_t kAtOnce = sizeof(first.acc) / sizeof(float4);
   const auto num_threads = static_cast<int32_t>(blockDim.x);
@@ -62,8 +62,9 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
       const int32_t head = i / kQuads;
       const int32_t channel = i % kQuads * 4;
       float2 max_sum;
-      float4 acc = sum_of_strips<C>(strips.max_sums, &rooms[0].acc[head][channel],
-                                    sizeof(Room<C>) / sizeof(float), head, num_strips, max_sum);
+      float4 acc =
+          sum_of_strips<C>(strips.max_sums, &buffers[0].acc[head][channel],
+                           sizeof(WarpBuffers<C>) / sizeof(float), head, num_strips, max_sum);
       if (half.is_added) {
         HalfWeights weights;
         max_sum = sum_of_halves(strips.first_half[head], max_sum, weights);
@@ -95,10 +96,10 @@ __device__ __forceinline__ void store_nothing(const DecodeParams& p, const Place
 
 // Computes half a window. All threads of the block call it.
 template <typename C>
-__device__ __forceinline__ void work_out_half(const DecodeParams& p, const DecodeWindow& window,
-                                              const uint16_t* queries, const Place& place,
-                                              const Half& half, int32_t thread, Strips<C>& strips,
-                                              Room<C>* rooms, FirstHalf<C>& first) {
+__device__ __forceinline__ void compute_half(const DecodeParams& p, const DecodeWindow& window,
+                                             const uint16_t* queries, const Place& place,
+                                             const Half& half, int32_t thread, Strips<C>& strips,
+                                             WarpBuffers<C>* buffers, FirstHalf<C>& first) {
   const int32_t lane = thread % kWarpThreads;
   const int32_t warp = thread / kWarpThreads;
   // A half without a listed tile has no result, and a window that the next part continues has none
@@ -109,11 +110,12 @@ __device__ __forceinline__ void work_out_half(const DecodeParams& p, const Decod
   const int32_t strip_index = half.index * kMaxWarps + warp;
   const Strip strip = make_strip<C>(p, window, place.kv_head, strip_index);
   copy_strip(strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, queries, place.num_heads,
-             lane, rooms[warp]);
+             lane, buffers[warp]);
   const int32_t first_number =
       (blockIdx.y * 2 * kMaxWarps + strip_index) * kNumbersOf<C> * kWarpThreads + lane;
   Partial<C> partial;
-  work_out(p, strip, p.resumed_windows + first_number, window.resumes, lane, rooms[warp], partial);
+  compute_strip(p, strip, p.resumed_windows + first_number, window.resumes, lane, buffers[warp],
+                partial);
   // The cut of a gathered list: each warp's registers are kept for the next part.
   if (C::kListed && window.is_open) {
     for_each_number(partial, [&](float& number, int place_of_number) {
@@ -121,16 +123,16 @@ __device__ __forceinline__ void work_out_half(const DecodeParams& p, const Decod
     });
     return;
   }
-  store_strip(place.num_heads, lane, partial, &rooms[warp].acc[0][0], strips.max_sums[warp]);
+  store_strip(place.num_heads, lane, partial, &buffers[warp].acc[0][0], strips.max_sums[warp]);
   __syncthreads();
-  store_half(p, place, half, thread, strips, rooms, first);
+  store_half(p, place, half, thread, strips, buffers, first);
 }
 
 // Computes a window of the round, or the half of it that is a record. Returns false if the row has
 // no such window.
 template <typename C>
-__device__ __forceinline__ bool work_out_window(const DecodeParams& p, const Place& place,
-                                                Half half, Strips<C>& strips, Room<C>* rooms) {
+__device__ __forceinline__ bool compute_window(const DecodeParams& p, const Place& place, Half half,
+                                               Strips<C>& strips, WarpBuffers<C>* buffers) {
   // Values that depend on the thread are computed again for each half: kept in registers they would
   // spill. The asm hides that threadIdx.x does not change.
   const auto this_thread = [] {
@@ -151,7 +153,7 @@ __device__ __forceinline__ bool work_out_window(const DecodeParams& p, const Pla
       p.records == 1 && p.window_tokens > kHalfTokens && !(C::kListed && window.tiles == 0);
   FirstHalf<C> first;
   while (true) {
-    work_out_half(p, window, queries, place, half, this_thread(), strips, rooms, first);
+    compute_half(p, window, queries, place, half, this_thread(), strips, buffers, first);
     if (!has_two_halves || half.is_added) return true;
     half.index = 1;
     half.is_added = true;
@@ -165,18 +167,18 @@ template <typename C>
 __global__ void __launch_bounds__(kMaxWarps* kWarpThreads, 3) decode_windows(const DecodeParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Strips<C> strips;
-  auto* rooms = reinterpret_cast<Room<C>*>(shared);
+  auto* buffers = reinterpret_cast<WarpBuffers<C>*>(shared);
   const Place place = make_place<C>(p);
   let_next_kernel_start();
   // Few windows: neighbouring blocks compute the halves of one.
   if (p.records == 2) {
     Half half = {.window = static_cast<int32_t>(blockIdx.x / 2)};
     half.index = half.record = blockIdx.x % 2;
-    work_out_window(p, place, half, strips, rooms);
+    compute_window(p, place, half, strips, buffers);
     return;
   }
   for (int32_t window = blockIdx.x; window < p.num_windows; window += gridDim.x) {
-    if (!work_out_window(p, place, {.window = window}, strips, rooms)) return;
+    if (!compute_window(p, place, {.window = window}, strips, buffers)) return;
     __syncthreads();  // the strips are added up
   }
 }
@@ -198,10 +200,10 @@ void launch(CudaStream& stream, const DecodeParams& p) {
                   static_cast<unsigned>(p.num_seqs));
   const int32_t num_warps =
       std::min((p.window_tokens + kStripTokens - 1) / kStripTokens, kMaxWarps);
-  const size_t shared_bytes = num_warps * sizeof(Room<C>);
+  const size_t shared_bytes = num_warps * sizeof(WarpBuffers<C>);
   // At every launch, since the attribute belongs to the current device; the call is cheap.
   check_cuda(cudaFuncSetAttribute(decode_windows<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kMaxWarps * sizeof(Room<C>)),
+                                  kMaxWarps * sizeof(WarpBuffers<C>)),
              "cudaFuncSetAttribute");
   launch_early(stream, decode_windows<C>,
                {.grid = grid,

@@ -213,10 +213,10 @@ __device__ __forceinline__ void score_half(const DecodeParams& p, uint32_t tiles
 // Computes half a window with at least one listed tile: the scores of all its tiles, then P V strip
 // by strip. Tiles come from the ring in this order.
 template <typename C, typename TileRing>
-__device__ __forceinline__ void work_out_half(const DecodeParams& p, uint32_t tiles,
-                                              int32_t num_tokens, int32_t lane,
-                                              const Queries<C>& queries, TileRing& ring,
-                                              float4 (*kept)[kWarpThreads], HalfSum<C>& half) {
+__device__ __forceinline__ void compute_half(const DecodeParams& p, uint32_t tiles,
+                                             int32_t num_tokens, int32_t lane,
+                                             const Queries<C>& queries, TileRing& ring,
+                                             float4 (*kept)[kWarpThreads], HalfSum<C>& half) {
   half = {};
   score_half(p, tiles, num_tokens, lane, queries, ring, kept, half);
 #pragma unroll 1
@@ -321,8 +321,8 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
       const uint32_t of_half = listed >> h * kHalfTiles & ((1u << kHalfTiles) - 1);
       if (of_half == 0) continue;
       HalfSum<C> half;
-      work_out_half(p, of_half, window.num_tokens - h * kHalfTokens, lane, queries, tiles,
-                    ring.scores, half);
+      compute_half(p, of_half, window.num_tokens - h * kHalfTokens, lane, queries, tiles,
+                   ring.scores, half);
       store_half(p, place, share.first + i, h == 1, lane, half, first);
     }
   }

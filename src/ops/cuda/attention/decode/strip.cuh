@@ -67,7 +67,7 @@ using Tile = uint16_t[kTileTokens][C::kHeadDim];
 // Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
 // Its rows are padded so that the lanes of a store are in different banks.
 template <typename C>
-struct Room {
+struct WarpBuffers {
   uint16_t queries[C::kHeads][C::kHeadDim];
   Tile<C> keys[kTiles];
   union {
@@ -108,13 +108,13 @@ __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1
 }
 
 // Rounds two numbers to bf16 and transposes the 8x8 matrix whose rows are spread over the lanes.
-__device__ __forceinline__ uint32_t rounded_and_turned(float low, float high) {
+__device__ __forceinline__ uint32_t to_bf16_transposed(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  uint32_t turned;
+  uint32_t transposed;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
-      : "=r"(turned)
+      : "=r"(transposed)
       : "r"(*reinterpret_cast<const uint32_t*>(&pair)));
-  return turned;
+  return transposed;
 }
 
 // Strip `index` of a window. Tiles that are not listed or after the row's last token have 0 visible
@@ -156,11 +156,12 @@ __device__ __forceinline__ void copy_rows(const uint16_t* source, int32_t visibl
 // Starts the copy of the strip's keys and closes a group of copies, which includes copies started
 // before. Tokens that are not visible are not read: they may be NaN, and 0 * NaN is NaN.
 template <typename C>
-__device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane, Room<C>& room) {
+__device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane,
+                                          WarpBuffers<C>& buffers) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
-      copy_rows<C, kTileTokens>(strip.keys[i], strip.visible[i], lane, room.keys[i]);
+      copy_rows<C, kTileTokens>(strip.keys[i], strip.visible[i], lane, buffers.keys[i]);
     }
   }
   end_of_copies();
@@ -169,12 +170,12 @@ __device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane, Room
 // The same for its values, `values_offset` elements after the keys.
 template <typename C>
 __device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_offset, int32_t lane,
-                                            Room<C>& room) {
+                                            WarpBuffers<C>& buffers) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
       copy_rows<C, kTileTokens>(strip.keys[i] + values_offset, strip.visible[i], lane,
-                                room.values[i]);
+                                buffers.values[i]);
     }
   }
   end_of_copies();
@@ -184,10 +185,10 @@ __device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_o
 template <typename C>
 __device__ __forceinline__ void copy_strip(const Strip& strip, int64_t values_offset,
                                            const uint16_t* queries, int32_t num_heads, int32_t lane,
-                                           Room<C>& room) {
-  copy_rows<C, C::kHeads>(queries, num_heads, lane, room.queries);
-  copy_keys(strip, lane, room);
-  copy_values(strip, values_offset, lane, room);
+                                           WarpBuffers<C>& buffers) {
+  copy_rows<C, C::kHeads>(queries, num_heads, lane, buffers.queries);
+  copy_keys(strip, lane, buffers);
+  copy_values(strip, values_offset, lane, buffers);
 }
 
 // Loads the queries from shared memory as right operands, in the layout of Queries.
@@ -284,8 +285,8 @@ __device__ __forceinline__ void multiply_values(int i, const Tile<C>& tile, int3
 #pragma unroll
   for (int t = 0; t < C::kHeadTiles; ++t) {
     const float(&weight)[4] = weights.data[t][i];
-    p[t][0] = rounded_and_turned(weight[0], weight[1]);
-    p[t][1] = rounded_and_turned(weight[2], weight[3]);
+    p[t][0] = to_bf16_transposed(weight[0], weight[1]);
+    p[t][1] = to_bf16_transposed(weight[2], weight[3]);
   }
   const int32_t row = lane % 8 + lane / 16 * 8;  // matrices: 8 channels, the next 8, then tokens 8
   const uint32_t values = shared_address(tile[row]);  // to 15
@@ -336,20 +337,21 @@ __device__ __forceinline__ void begin(const float* resumed_strip, bool resumes,
 // Scores of the strip's visible tiles. REQUIRES: the copy of its keys has ended.
 template <typename C>
 __device__ __forceinline__ void score_strip(const DecodeParams& p, const Strip& strip, int32_t lane,
-                                            const Room<C>& room, const Queries<C>& queries,
-                                            Scores<C>& scores) {
+                                            const WarpBuffers<C>& buffers,
+                                            const Queries<C>& queries, Scores<C>& scores) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
-      multiply_keys<C>(i, room.keys[i], queries, strip.visible[i], p.scale, lane, scores);
+      multiply_keys<C>(i, buffers.keys[i], queries, strip.visible[i], p.scale, lane, scores);
     }
   }
 }
 
 // Softmax and P V tile by tile, so that a list's cut between two tiles changes nothing.
 template <typename C>
-__device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane, const Room<C>& room,
-                                             Scores<C>& scores, Partial<C>& partial) {
+__device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane,
+                                             const WarpBuffers<C>& buffers, Scores<C>& scores,
+                                             Partial<C>& partial) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] == 0) continue;
@@ -358,25 +360,26 @@ __device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane, c
     } else {
       update_softmax<C, false>(i, scores, partial);
     }
-    multiply_values<C>(i, room.values[i], lane, scores, partial);
+    multiply_values<C>(i, buffers.values[i], lane, scores, partial);
   }
 }
 
 // Computes a strip whose copies copy_strip has started: waits for the keys, then for the values.
 template <typename C>
-__device__ __forceinline__ void work_out(const DecodeParams& p, const Strip& strip,
-                                         const float* resumed_strip, bool resumes, int32_t lane,
-                                         Room<C>& room, Partial<C>& partial) {
+__device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip& strip,
+                                              const float* resumed_strip, bool resumes,
+                                              int32_t lane, WarpBuffers<C>& buffers,
+                                              Partial<C>& partial) {
   wait_for_copies_but<1>();
   __syncwarp();
   Queries<C> queries;
-  load_queries(room.queries, lane, queries);
+  load_queries(buffers.queries, lane, queries);
   Scores<C> scores;
-  score_strip(p, strip, lane, room, queries, scores);
+  score_strip(p, strip, lane, buffers, queries, scores);
   begin(resumed_strip, C::kListed && resumes, partial);
   wait_for_copies_but<0>();
   __syncwarp();
-  attend_strip(strip, lane, room, scores, partial);
+  attend_strip(strip, lane, buffers, scores, partial);
 }
 
 // The sum over the 8 lanes that share a head, the same bits in each of them.

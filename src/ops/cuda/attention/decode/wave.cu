@@ -125,34 +125,36 @@ __device__ __forceinline__ void store_window(const DecodeParams& p, const Task& 
   }
 }
 
-// Floats of one buffer of strip results, after the rooms in shared memory. Two buffers alternate: a
-// warp may finish its strip of the next window while others still add up the last one.
+// Floats of one buffer of strip results, after those of the warps in shared memory. Two buffers
+// alternate: a warp may finish its strip of the next window while others still add up the last one.
 template <typename C>
 __host__ __device__ inline int32_t acc_floats(int32_t group) {
   return kWarps * group * C::kRowFloats;
 }
 
-// Computes the strip whose copies are in flight. Starts the copies of `next` as soon as their place
-// in the room is free: queries and keys after the scores, values at the end.
+// Computes the strip whose copies are in flight. Starts the copies of `next` as soon as their part
+// of the buffers is free: queries and keys after the scores, values at the end.
 template <typename C>
-__device__ __forceinline__ void work_out_and_ask(const DecodeParams& p, const Strip& strip,
-                                                 const Source& next, int32_t lane, Room<C>& room,
-                                                 Partial<C>& partial) {
+__device__ __forceinline__ void compute_and_prefetch(const DecodeParams& p, const Strip& strip,
+                                                     const Source& next, int32_t lane,
+                                                     WarpBuffers<C>& buffers, Partial<C>& partial) {
   wait_for_copies_but<1>();
   __syncwarp();
   Queries<C> queries;
-  load_queries(room.queries, lane, queries);
+  load_queries(buffers.queries, lane, queries);
   Scores<C> scores;
-  score_strip(p, strip, lane, room, queries, scores);
+  score_strip(p, strip, lane, buffers, queries, scores);
   __syncwarp();
-  if (next.queries != nullptr) copy_rows<C, C::kHeads>(next.queries, p.group, lane, room.queries);
-  copy_keys(next.strip, lane, room);
+  if (next.queries != nullptr) {
+    copy_rows<C, C::kHeads>(next.queries, p.group, lane, buffers.queries);
+  }
+  copy_keys(next.strip, lane, buffers);
   begin<C>(nullptr, false, partial);
   wait_for_copies_but<1>();
   __syncwarp();
-  attend_strip(strip, lane, room, scores, partial);
+  attend_strip(strip, lane, buffers, scores, partial);
   __syncwarp();
-  copy_values(next.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, lane, room);
+  copy_values(next.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, lane, buffers);
 }
 
 // grid: as many blocks as there are multiprocessors, or windows.
@@ -163,8 +165,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_wave(const DecodeParams p)
   let_next_kernel_start();
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarpThreads);
-  auto* rooms = reinterpret_cast<Room<C>*>(shared);
-  auto* accs = reinterpret_cast<float*>(rooms + kWarps);
+  auto* buffers = reinterpret_cast<WarpBuffers<C>*>(shared);
+  auto* accs = reinterpret_cast<float*>(buffers + kWarps);
   const Sequences sequences(p, lane);
   auto number = static_cast<int32_t>(blockIdx.x);
   Task task = sequences.task(number);
@@ -176,12 +178,12 @@ __global__ void __launch_bounds__(kThreads, 1) decode_wave(const DecodeParams p)
   wait_for_earlier_work();             // tables may be read before, queries and KV may not
   if (task.round_seq < 0) return;
   copy_strip(source.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, source.queries,
-             p.group, lane, rooms[warp]);
+             p.group, lane, buffers[warp]);
   for (int32_t turn = 0; task.round_seq >= 0; turn ^= 1) {
     const Strip strip = source.strip;
     source = find_source<C>(p, sequences, next, warp);
     Partial<C> partial;
-    work_out_and_ask(p, strip, source, lane, rooms[warp], partial);
+    compute_and_prefetch(p, strip, source, lane, buffers[warp], partial);
     float* acc = accs + turn * acc_floats<C>(p.group);
     store_strip(p.group, lane, partial, acc + warp * p.group * C::kRowFloats, max_sums[turn][warp]);
     __syncthreads();
@@ -198,8 +200,8 @@ void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_windows = p.num_windows * p.num_kv_heads * p.num_seqs;
   const int32_t num_blocks =
       std::min(num_windows, stream.cuda_device().properties().multiProcessorCount);
-  const size_t shared_bytes =
-      kWarps * sizeof(Room<C>) + 2 * static_cast<size_t>(acc_floats<C>(p.group)) * sizeof(float);
+  const size_t shared_bytes = kWarps * sizeof(WarpBuffers<C>) +
+                              2 * static_cast<size_t>(acc_floats<C>(p.group)) * sizeof(float);
   check_cuda(cudaFuncSetAttribute(decode_wave<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),
              "cudaFuncSetAttribute");
