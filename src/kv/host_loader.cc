@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "kv/runs.h"
-#include "ops/copy_blocks.h"
-#include "ops/gather_pages.h"
+#include "ops/pages/copy_blocks.h"
+#include "ops/pages/gather_pages.h"
 
 namespace sluice {
 namespace {

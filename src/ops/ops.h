@@ -1,9 +1,8 @@
 // Ops: the table of kernels that a backend must provide.
 //
-// Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
-// page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, head_patterns.h, audit_mass.h,
-// gather_pages.h, pages/hot_pages.h, copy_blocks.h and sample.h: they check the shapes once
-// (ops/*.cc) and then come here. A backend that lacks an op does not compile.
+// Callers use the free functions of sample.h and of the headers in attention/, matmul/, pages/,
+// rows/ and tiles/: they check the shapes once (the .cc file beside each) and then come here. A
+// backend that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
 //   - a call enqueues on its stream and returns; it never waits;
@@ -15,21 +14,21 @@
 // arithmetic is published; tools/check_layers.py holds it to that. Thread rule: stateless.
 #pragma once
 
-#include "ops/activation.h"
-#include "ops/attention.h"
-#include "ops/audit_mass.h"
-#include "ops/copy_blocks.h"
-#include "ops/gather_pages.h"
-#include "ops/head_patterns.h"
-#include "ops/matmul.h"
-#include "ops/norm.h"
-#include "ops/page_selection.h"
+#include "ops/attention/attention.h"
+#include "ops/matmul/matmul.h"
+#include "ops/pages/copy_blocks.h"
+#include "ops/pages/gather_pages.h"
 #include "ops/pages/hot_pages.h"
-#include "ops/rope.h"
+#include "ops/pages/page_selection.h"
+#include "ops/rows/activation.h"
+#include "ops/rows/norm.h"
+#include "ops/rows/rope.h"
 #include "ops/sample.h"
-#include "ops/tile_columns.h"
-#include "ops/tile_lines.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/audit_mass.h"
+#include "ops/tiles/head_patterns.h"
+#include "ops/tiles/tile_columns.h"
+#include "ops/tiles/tile_lines.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 

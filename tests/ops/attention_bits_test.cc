@@ -4,7 +4,7 @@
 // the calls of one walk (cut, batched, listed, gathered, replayed as a graph). They reveal
 // arithmetic that depends on residency, slots, batch or lists, which would break KV offload.
 #include "attention_check.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "support/sample_of.h"
 #include "support/sanitizer.h"
 

@@ -16,7 +16,7 @@
 #include "attention_columns.h"
 #include "copied_pages.h"
 #include "op_test_util.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cpu/cpu_ops.h"
 
 namespace sluice::testing {

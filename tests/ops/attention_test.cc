@@ -1,7 +1,7 @@
 // Attention on the device under test, on the CPU for every ISA that this machine has: against
 // double precision, which reveals wrong numbers, and in pairs of runs that must agree in every bit,
 // which reveal arithmetic that depends on splits, blocks, threads or batch.
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include "attention_check.h"
 #include "ops/reference/attention.h"

@@ -3,7 +3,7 @@
 //
 // Reveals: rows that a policy probed, masks of the wrong head or tile, columns counted twice, runs
 // and parts that do not add up, rows that do not exist.
-#include "ops/audit_mass.h"
+#include "ops/tiles/audit_mass.h"
 
 #include <cmath>
 #include <limits>

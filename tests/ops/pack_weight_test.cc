@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 #include "packed_weights.h"
 
 namespace sluice::testing {

@@ -1,7 +1,7 @@
 // Bounds of keys, and scores from bounds: against the definitions in double precision, and the
 // properties that policies rely on (a page's score bounds the scores of its keys). Lists from
 // scores are in select_pages_test.cc.
-#include "ops/page_selection.h"
+#include "ops/pages/page_selection.h"
 
 #include <limits>
 #include <numeric>

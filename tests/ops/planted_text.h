@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::testing {
 

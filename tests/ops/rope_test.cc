@@ -1,6 +1,6 @@
 // Rotary embedding and the KV write against double precision; only the given entries of the KV
 // cache may be written.
-#include "ops/rope.h"
+#include "ops/rows/rope.h"
 
 #include <set>
 

@@ -15,7 +15,7 @@
 #include "core/error.h"
 #include "device/device.h"
 #include "device/host/memory_bandwidth.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 namespace sluice::cli {
 namespace {

@@ -76,7 +76,7 @@ std::vector<int32_t> list_of(const SelectPagesArgs& args, int64_t seq, int64_t h
   const int32_t page_tokens = args.pages.page_tokens;
   const int32_t q_page_tokens = args.pages.q_page_tokens;
   const int32_t last_row = args.kv_end.data<int32_t>()[seq] - 1;
-  // Names and cases are those of PageRule (ops/page_selection.h).
+  // Names and cases are those of PageRule (ops/pages/page_selection.h).
   const int32_t anchor = q_page_tokens > 0 ? q_page * q_page_tokens : last_row;
   const int32_t end = q_page_tokens > 0 ? anchor + q_page_tokens - 1 : last_row;
   if (last_row < 0 || anchor > last_row) return {};

@@ -10,7 +10,7 @@
 #include "cli/needle/colour_scale.h"
 #include "cli/needle/heat_map.h"
 #include "core/error.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::cli {
 namespace {

@@ -8,11 +8,11 @@
 #include <span>
 
 #include "device/cpu/cpu_features.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cpu/scalar_math.h"
 #include "ops/cpu/thread_scratch.h"
 #include "ops/cpu/tiles/kernels.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::cpu {
 
@@ -102,8 +102,8 @@ void for_each_probe(const TileKernels& kernels, std::span<const RowProbe> probes
   }
 }
 
-// The log-sum-exp of a probe's records, in the order that ops/tile_selection.h gives; not finite
-// where the probe is not usable: NaN and infinity make the sum NaN.
+// The log-sum-exp of a probe's records, in the order that ops/tiles/tile_selection.h gives; not
+// finite where the probe is not usable: NaN and infinity make the sum NaN.
 inline float log_sum_exp(const float* records, int32_t count) {
   const float largest = *std::max_element(records, records + count);
   float lanes[kRecordLanes] = {};

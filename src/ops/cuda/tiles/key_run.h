@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "device/cuda/cuda_stream.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::cuda {
 

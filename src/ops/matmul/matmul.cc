@@ -1,5 +1,5 @@
 // Shape contracts of pack_weight, matmul and embedding.
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"

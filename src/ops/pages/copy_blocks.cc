@@ -1,5 +1,5 @@
 // Shape contract of copy_blocks.
-#include "ops/copy_blocks.h"
+#include "ops/pages/copy_blocks.h"
 
 #include <algorithm>
 

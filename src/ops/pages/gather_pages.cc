@@ -1,5 +1,5 @@
 // Shape contract of gather_pages.
-#include "ops/gather_pages.h"
+#include "ops/pages/gather_pages.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
