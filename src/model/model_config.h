@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/kv_element.h"
 #include "io/model_directory.h"
 #include "model/rope_scaling.h"
 
@@ -78,7 +79,7 @@ struct ModelConfig {
   size_t weight_bytes(DType weight_dtype) const;
 
   // Bytes of the K and V of one token in all layers, padding of heads included.
-  size_t kv_bytes_per_token(DType kv_dtype = DType::kBF16) const;
+  size_t kv_bytes_per_token(KvElement element = KvElement::kBFloat16) const;
 };
 
 // Positions that the rotary frequencies support: max_position_embeddings; with linear scaling that

@@ -31,9 +31,8 @@ double key_of(const UpdateKeyBoundsArgs& args, int64_t seq, int32_t token, int32
   const KvBlockShape& shape = args.kv.shape;
   const int32_t offset = token - args.kv_begin.data<int32_t>()[seq];
   const int32_t* table = args.block_table.data<int32_t>() + seq * args.block_table.dim(1);
-  const BFloat16* block = args.kv.block(table[offset / shape.block_tokens]);
-  return static_cast<float>(
-      block[shape.k_offset(head) + (offset % shape.block_tokens) * shape.head_dim + channel]);
+  return static_cast<float>(args.kv.keys<BFloat16>(table[offset / shape.block_tokens], head,
+                                                   offset % shape.block_tokens)[channel]);
 }
 
 // The score of one query head against one page, and the sum of its terms' absolute values.
