@@ -322,8 +322,8 @@ int64_t ModelConfig::num_parameters() const {
   return num_layers * layer + embedding * (tie_word_embeddings ? 1 : 2) + hidden;
 }
 
-size_t ModelConfig::weight_bytes(DType weight_dtype) const {
-  return static_cast<size_t>(num_parameters()) * dtype_bytes(weight_dtype);
+size_t ModelConfig::weight_bytes(WeightFormat format) const {
+  return sluice::weight_bytes(format, num_parameters(), 1);
 }
 
 size_t ModelConfig::kv_bytes_per_token(KvElement element) const {

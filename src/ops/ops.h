@@ -42,7 +42,8 @@ class Ops {
   virtual size_t memory_bytes() const = 0;
   virtual void prepare(Stream& stream) const = 0;
 
-  virtual size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const = 0;
+  virtual size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
+                                     WeightFormat format) const = 0;
   virtual void pack_weight(Stream& stream, const PackWeightArgs& args) const = 0;
   virtual void matmul(Stream& stream, const MatmulArgs& args) const = 0;
   virtual void embedding(Stream& stream, const EmbeddingArgs& args) const = 0;

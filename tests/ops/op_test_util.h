@@ -20,14 +20,16 @@
 #include "core/tensor_view.h"
 #include "device/cpu/cpu_features.h"
 #include "device/device.h"
+#include "ops/matmul/packed_weight.h"
 #include "support/test_device.h"
 
 namespace sluice::testing {
 
-// A number format of KV that no backend has kernels for.
+// Formats that no backend has kernels for.
 inline constexpr KvElement kElementWithoutKernels = static_cast<KvElement>(255);
+inline constexpr WeightFormat kFormatWithoutKernels = static_cast<WeightFormat>(255);
 
-// Calls `op`, which must refuse that format.
+// Calls `op`, which must refuse such a format.
 template <typename F>
 void expect_no_kernel(const F& op) {
   try {
@@ -35,7 +37,7 @@ void expect_no_kernel(const F& op) {
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_NE(error.message().find("no kernel for KV of ?"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("has no kernel for"), std::string::npos) << error.message();
   }
 }
 

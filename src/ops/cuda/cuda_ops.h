@@ -13,7 +13,8 @@ class CudaOps final : public Ops {
  public:
   size_t memory_bytes() const override;
   void prepare(Stream& stream) const override;
-  size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const override;
+  size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
+                             WeightFormat format) const override;
   void pack_weight(Stream& stream, const PackWeightArgs& args) const override;
   void matmul(Stream& stream, const MatmulArgs& args) const override;
   void embedding(Stream& stream, const EmbeddingArgs& args) const override;
