@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::bench {
 

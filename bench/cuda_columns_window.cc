@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "attention_call.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/ops.h"
-#include "ops/tile_columns.h"
+#include "ops/tiles/tile_columns.h"
 #include "report.h"
 
 namespace sluice::bench {

@@ -9,7 +9,7 @@
 
 namespace sluice::bench {
 
-// Prints the time of each op of ops/tile_columns.h for the last `num_rows` rows, beside dense
+// Prints the time of each op of ops/tiles/tile_columns.h for the last `num_rows` rows, beside dense
 // attention of these rows and the rate of copies, in bytes per second.
 void print_columns(Workbench& bench, int32_t num_rows, double copy_rate);
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "cuda_workbench.h"
-#include "ops/attention.h"
-#include "ops/norm.h"
+#include "ops/attention/attention.h"
 #include "ops/ops.h"
-#include "ops/rope.h"
+#include "ops/rows/norm.h"
+#include "ops/rows/rope.h"
 #include "report.h"
 
 namespace sluice::bench {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda_workbench.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::bench {
 

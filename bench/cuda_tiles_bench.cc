@@ -16,9 +16,9 @@
 #include "attention_call.h"
 #include "cuda_columns_window.h"
 #include "cuda_workbench.h"
-#include "ops/audit_mass.h"
 #include "ops/ops.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/audit_mass.h"
+#include "ops/tiles/tile_selection.h"
 #include "report.h"
 
 namespace sluice::bench {

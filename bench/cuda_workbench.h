@@ -16,7 +16,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 namespace sluice::bench {
 

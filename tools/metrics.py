@@ -23,7 +23,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from check_layers import CXX_SUFFIXES, OP, Checker, read_tree
+from check_layers import CXX_SUFFIXES, OP, OP_HEADER, Checker, read_tree
 
 # Text before a brace that does not open a function: a scope, or a value.
 SCOPE = re.compile(r"^(?:inline\s+)?(?:namespace|class|struct|union|enum|extern)\b")
@@ -133,7 +133,7 @@ def op_counts(files):
             and path.startswith(("src/ops/", "tests/ops/"))}
     counts = {}
     for path in near:
-        if Path(path).parent.as_posix() != "src/ops" or not path.endswith(".h"):
+        if not OP_HEADER.fullmatch(path):
             continue
         for match in OP.finditer(files[path]):
             arguments = re.search(r"const (\w+Args)&", match.group(0)).group(1)

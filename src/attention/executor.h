@@ -5,7 +5,7 @@
 // their memory. A Residency (residency.h) owns one of two kinds: ResidentExecutor (all KV in the
 // device pool, one run) and OffloadExecutor (history through the ring, several runs with a carried
 // state). Both visit the same tiles in the same order, so their results have the same bits
-// (ops/attention.h).
+// (ops/attention/attention.h).
 // Thread rule: the engine's thread.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 #include "attention/policy_pair.h"
 #include "core/ids.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice {
 

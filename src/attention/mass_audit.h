@@ -1,8 +1,8 @@
 // MassAudit: how much softmax mass the masks of a prefill pass capture, by sequence and layer.
 //
 // Owned by PolicyPair if sparse_audit is set. Executor gives it every attention call of a prefill
-// pass that has a mask; it enqueues audit_mass (ops/audit_mass.h) over the same keys before. Read
-// after each pass by the observer, which adds up. Without the option nothing is allocated and
+// pass that has a mask; it enqueues audit_mass (ops/tiles/audit_mass.h) over the same keys before.
+// Read after each pass by the observer, which adds up. Without the option nothing is allocated and
 // nothing is called. Thread rule: the engine's thread; device work is enqueued on the stream that
 // is passed in.
 #pragma once
@@ -13,7 +13,7 @@
 #include "attention/policy.h"
 #include "core/arena.h"
 #include "device/device.h"
-#include "ops/audit_mass.h"
+#include "ops/tiles/audit_mass.h"
 
 namespace sluice {
 

@@ -17,8 +17,8 @@
 #include "core/ids.h"
 #include "device/device.h"
 #include "kv/kv_layout.h"
-#include "ops/attention.h"
-#include "ops/tile_selection.h"
+#include "ops/attention/attention.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "ops/kv_blocks.h"
-#include "ops/tile_rule.h"
+#include "ops/tiles/tile_rule.h"
 #include "sluice/sparse_options.h"
 
 namespace sluice {

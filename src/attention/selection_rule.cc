@@ -1,4 +1,4 @@
-// The counts of select_pages (ops/page_selection.h), repeated on the host without scores.
+// The counts of select_pages (ops/pages/page_selection.h), repeated on the host without scores.
 #include "attention/selection_rule.h"
 
 #include <algorithm>

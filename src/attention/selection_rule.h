@@ -1,16 +1,16 @@
 // SelectionRule: the properties of a policy's selections that the host can compute without reading
 // the lists.
 //
-// select_pages (ops/page_selection.h) makes lists on the device. Scores affect their contents only;
-// the host can compute their sizes. Made by Policy::rule; read by the executor (which history to
-// load, how many slots gathers may need), by the observer and by policies for the memory of their
-// lists. Thread rule: a value; pure functions.
+// select_pages (ops/pages/page_selection.h) makes lists on the device. Scores affect their contents
+// only; the host can compute their sizes. Made by Policy::rule; read by the executor (which history
+// to load, how many slots gathers may need), by the observer and by policies for the memory of
+// their lists. Thread rule: a value; pure functions.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "ops/page_selection.h"
+#include "ops/pages/page_selection.h"
 
 namespace sluice {
 

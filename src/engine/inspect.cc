@@ -29,7 +29,7 @@ ModelSummary summarize_model(const std::string& model_dir) {
   ModelSummary summary;
   summary.architecture = architecture_name(config.architecture);
   summary.num_parameters = config.num_parameters();
-  summary.weight_bytes = config.weight_bytes(DType::kBF16);
+  summary.weight_bytes = config.weight_bytes();
   summary.num_layers = config.num_layers;
   summary.hidden_size = config.hidden_size;
   summary.num_q_heads = config.num_q_heads;

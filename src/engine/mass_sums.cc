@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "ops/audit_mass.h"
+#include "ops/tiles/audit_mass.h"
 
 namespace sluice {
 namespace {

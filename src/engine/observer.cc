@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice {
 

@@ -29,6 +29,10 @@ bool matches(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
+void append_floats(const BFloat16* numbers, int32_t count, std::vector<float>& to) {
+  for (int32_t i = 0; i < count; ++i) to.push_back(static_cast<float>(numbers[i]));
+}
+
 }  // namespace
 
 std::vector<std::string> tap_names(int32_t num_layers) {
@@ -80,8 +84,9 @@ void TraceRecorder::tap(Stream& stream, const std::string& name, int64_t /*row_b
 void TraceRecorder::tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
                            const BlockBytes& bytes_of) {
   const KvBlockShape& shape = layout.block;
+  expect_kv_element("trace", shape, KvElement::kBFloat16);
   const Buffer host = device_.allocate(shape.block_bytes(), MemoryKind::kPinned);
-  const auto* block_data = reinterpret_cast<const BFloat16*>(host.data());
+  const KvBlocksView copy{.base = host.data(), .num_blocks = 1, .shape = shape};
   for (const LayerId layer : layout.layers()) {
     TapTensor k{.name = fmt::format("layer.{}.k", layer.value),
                 .shape = {kv.num_tokens(), shape.num_kv_heads, shape.head_dim},
@@ -94,11 +99,8 @@ void TraceRecorder::tap_kv(Stream& stream, const KvLayout& layout, const Sequenc
       stream.synchronize();
       for (int32_t token = 0; token < block.num_valid_tokens; ++token) {
         for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-          const int64_t row = int64_t{token} * shape.head_dim;
-          for (int32_t d = 0; d < shape.head_dim; ++d) {
-            k.data.push_back(static_cast<float>(block_data[shape.k_offset(head) + row + d]));
-            v.data.push_back(static_cast<float>(block_data[shape.v_offset(head) + row + d]));
-          }
+          append_floats(copy.keys<BFloat16>(0, head, token), shape.head_dim, k.data);
+          append_floats(copy.values<BFloat16>(0, head, token), shape.head_dim, v.data);
         }
       }
     }

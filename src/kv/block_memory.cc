@@ -46,7 +46,7 @@ KvBlocksView BlockMemory::layer(LayerId layer_id) const {
 
 std::byte* BlockMemory::block(LayerId layer_id, BlockId id) const {
   SLUICE_CHECK(id.value >= 0 && id.value < num_blocks_, "block {} of {}", id.value, num_blocks_);
-  return reinterpret_cast<std::byte*>(layer(layer_id).block(id.value));
+  return layer(layer_id).block(id.value);
 }
 
 void BlockMemory::poison(BlockId id, Stream& stream) const {

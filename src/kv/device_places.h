@@ -35,9 +35,7 @@ class DevicePlaces {
   }
 
   PlaceId place_of(TailId tail) const { return PlaceId(num_residents_ + tail.value); }
-  std::byte* block(LayerId layer, PlaceId place) const {
-    return reinterpret_cast<std::byte*>(all(layer).block(place.value));
-  }
+  std::byte* block(LayerId layer, PlaceId place) const { return all(layer).block(place.value); }
   std::byte* block(LayerId layer, TailId tail) const { return block(layer, place_of(tail)); }
 
   // From a place of one layer to the same place of the next.

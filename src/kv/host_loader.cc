@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "kv/runs.h"
-#include "ops/copy_blocks.h"
-#include "ops/gather_pages.h"
+#include "ops/pages/copy_blocks.h"
+#include "ops/pages/gather_pages.h"
 
 namespace sluice {
 namespace {
@@ -105,8 +105,7 @@ SlotLease HostLoader::load_early(LayerId layer, std::span<const BlockId> blocks,
       copy_run(transfer, {.layer = layer,
                           .first = blocks[first],
                           .count = count,
-                          .target = reinterpret_cast<std::byte*>(
-                              lease.target().block(static_cast<int32_t>(first))),
+                          .target = lease.target().block(static_cast<int32_t>(first)),
                           .part = part});
     });
   }
@@ -121,12 +120,12 @@ void HostLoader::copy_run(Stream& transfer, const BlockRun& run) const {
     transfer.copy({.dst = run.target, .src = src, .num_bytes = run.count * layout_.block_bytes()});
     return;
   }
-  const auto key_bytes = static_cast<size_t>(layout_.block.v_offset(0)) * sizeof(BFloat16);
+  const size_t half_bytes = layout_.block.half_bytes();
   transfer.copy_2d({.dst = run.target,
-                    .dst_stride_bytes = 2 * key_bytes,
+                    .dst_stride_bytes = 2 * half_bytes,
                     .src = src,
-                    .src_stride_bytes = 2 * key_bytes,
-                    .row_bytes = key_bytes,
+                    .src_stride_bytes = 2 * half_bytes,
+                    .row_bytes = half_bytes,
                     .num_rows = run.count * static_cast<size_t>(layout_.block.num_kv_heads)});
 }
 

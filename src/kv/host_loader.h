@@ -21,7 +21,7 @@
 #include "kv/transfer_counters.h"
 #include "kv/wait_gate.h"
 #include "kv/write_back.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice {
 

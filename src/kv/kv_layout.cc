@@ -2,7 +2,7 @@
 #include "kv/kv_layout.h"
 
 #include "core/error.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice {
 

@@ -211,12 +211,12 @@ void OffloadEngine::adopt(BlockId host_id) {
 // Keys and values of the heads alternate.
 KvBlocksView OffloadEngine::stage_keys(LayerId layer, BlockId host_id) {
   const KvBlocksView view = begin_stage(layer);
-  const auto key_bytes = static_cast<size_t>(layout_.block.v_offset(0)) * sizeof(BFloat16);
+  const size_t half_bytes = layout_.block.half_bytes();
   compute_.copy_2d({.dst = stage_.block(layer, StageId(0)),
-                    .dst_stride_bytes = 2 * key_bytes,
+                    .dst_stride_bytes = 2 * half_bytes,
                     .src = host_.block(layer, host_id),
-                    .src_stride_bytes = 2 * key_bytes,
-                    .row_bytes = key_bytes,
+                    .src_stride_bytes = 2 * half_bytes,
+                    .row_bytes = half_bytes,
                     .num_rows = static_cast<size_t>(layout_.block.num_kv_heads)});
   return view;
 }

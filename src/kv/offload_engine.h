@@ -50,7 +50,7 @@ struct OffloadSizes {
   int32_t num_resident_blocks = 0;  // sealed blocks that may stay on the device as well
   HotPageSizes hot_pages;           // without residents only
   // A load whose runs of neighbouring blocks are shorter than this on average is one kernel
-  // (ops/copy_blocks.h), any other one copy for each run. 0: copies always.
+  // (ops/pages/copy_blocks.h), any other one copy for each run. 0: copies always.
   size_t copy_run_bytes = 0;
   SkippedWait skipped_wait = {};  // none, but in the test that every wait is needed
 };

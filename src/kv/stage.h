@@ -34,9 +34,7 @@ class Stage {
   }
 
   const KvBlocksView& view(LayerId layer) const { return buffers_[of(layer)].view; }
-  std::byte* block(LayerId layer, StageId id) const {
-    return reinterpret_cast<std::byte*>(view(layer).block(id.value));
-  }
+  std::byte* block(LayerId layer, StageId id) const { return view(layer).block(id.value); }
   // Recorded by the caller when it has enqueued the write-back of the layer's buffer.
   Event& left(LayerId layer) { return *buffers_[of(layer)].left; }
 

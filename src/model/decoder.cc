@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "model/rope_scaling.h"
-#include "ops/activation.h"
-#include "ops/norm.h"
-#include "ops/rope.h"
+#include "ops/rows/activation.h"
+#include "ops/rows/norm.h"
+#include "ops/rows/rope.h"
 
 namespace sluice {
 namespace {

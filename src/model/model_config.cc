@@ -12,6 +12,7 @@
 #include "io/json.h"
 #include "io/model_file.h"
 #include "model/config_limits.h"
+#include "ops/kv_blocks.h"
 
 namespace sluice {
 namespace {
@@ -321,13 +322,16 @@ int64_t ModelConfig::num_parameters() const {
   return num_layers * layer + embedding * (tie_word_embeddings ? 1 : 2) + hidden;
 }
 
-size_t ModelConfig::weight_bytes(DType weight_dtype) const {
-  return static_cast<size_t>(num_parameters()) * dtype_bytes(weight_dtype);
+size_t ModelConfig::weight_bytes(WeightFormat format) const {
+  return sluice::weight_bytes(format, num_parameters(), 1);
 }
 
-size_t ModelConfig::kv_bytes_per_token(DType kv_dtype) const {
-  return static_cast<size_t>(int64_t{2} * num_layers * num_kv_heads * padded_head_dim()) *
-         dtype_bytes(kv_dtype);
+size_t ModelConfig::kv_bytes_per_token(KvElement element) const {
+  const KvBlockShape token{.num_kv_heads = num_kv_heads,
+                           .head_dim = padded_head_dim(),
+                           .block_tokens = 1,
+                           .element = element};
+  return static_cast<size_t>(num_layers) * token.block_bytes();
 }
 
 int64_t max_positions(const ModelConfig& config) {

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/kv_element.h"
 #include "io/model_directory.h"
 #include "model/rope_scaling.h"
+#include "ops/matmul/packed_weight.h"
 
 namespace sluice {
 
@@ -75,10 +77,10 @@ struct ModelConfig {
   // Elements of all weights, without padding. A tied output head counts once.
   int64_t num_parameters() const;
   // Bytes of num_parameters() elements; device memory takes more (packing, head padding).
-  size_t weight_bytes(DType weight_dtype) const;
+  size_t weight_bytes(WeightFormat format = WeightFormat::kBFloat16) const;
 
   // Bytes of the K and V of one token in all layers, padding of heads included.
-  size_t kv_bytes_per_token(DType kv_dtype = DType::kBF16) const;
+  size_t kv_bytes_per_token(KvElement element = KvElement::kBFloat16) const;
 };
 
 // Positions that the rotary frequencies support: max_position_embeddings; with linear scaling that

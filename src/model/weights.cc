@@ -132,9 +132,11 @@ Weights::Weights(const ModelConfig& config, Device& device)
 }
 
 PackedWeight Weights::matrix(Arena& arena, Device& device, int64_t num_rows, int64_t num_cols) {
-  return {.data = arena.take(packed_weight_bytes(device, num_rows, num_cols)),
+  constexpr WeightFormat kFormat = WeightFormat::kBFloat16;  // of every matrix
+  return {.data = arena.take(packed_weight_bytes(device, num_rows, num_cols, kFormat)),
           .num_rows = num_rows,
-          .num_cols = num_cols};
+          .num_cols = num_cols,
+          .format = kFormat};
 }
 
 void Weights::add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,

@@ -19,7 +19,7 @@
 #include "io/model_directory.h"
 #include "model/head_padding.h"
 #include "model/model_config.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 namespace sluice {
 

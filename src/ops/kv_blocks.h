@@ -1,35 +1,52 @@
 // KvBlockShape and KvBlocksView: the layout of one KV block, and where the blocks of a layer lie.
 //
-// A block holds `block_tokens` tokens of one layer as [kv_head][K,V][block_tokens][head_dim] bf16.
-// The bytes are the same on host and device, so moving a block is one contiguous copy, and a page
-// of one KV head is contiguous inside it. kv/ owns the memory; ops read and write it through these
+// A block holds `block_tokens` tokens of one layer as [kv_head][K,V][block_tokens][head_dim]. The
+// bytes are the same on host and device, so moving a block is one contiguous copy, and a page of
+// one KV head is contiguous inside it. kv/ owns the memory; ops read and write it through these
 // views. Thread rule: plain values.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
-#include "core/dtype.h"
+#include "core/kv_element.h"
 
 namespace sluice {
 
-// The shape of one block. Elements are bf16; a block has no gaps inside.
+// The shape of one block, which has no gaps inside: all sizes and offsets of KV come from here.
+//
+// An element with scales, one for each key and value of a head, keeps those of kAttentionTile
+// tokens behind the rows of these tokens: pages are whole tiles and thus stay contiguous, a half is
+// still num_tokens * token_bytes() long, and a tile begins at a multiple of 16 bytes.
 struct KvBlockShape {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
+  KvElement element = KvElement::kBFloat16;
 
-  // Offsets in elements (not bytes) of the keys and values of one KV head inside a block.
-  int64_t k_offset(int32_t kv_head) const {
-    return static_cast<int64_t>(kv_head) * 2 * block_tokens * head_dim;
+  // Whether pages of one shape can be copied to the other: all is equal but block_tokens.
+  bool has_rows_of(const KvBlockShape& other) const {
+    return num_kv_heads == other.num_kv_heads && head_dim == other.head_dim &&
+           element == other.element;
+  }
+  bool operator==(const KvBlockShape&) const = default;
+
+  // Units: bytes. The key, or the value, of one token and KV head.
+  size_t token_bytes() const { return static_cast<size_t>(head_dim) * kv_element_bytes(element); }
+  // The keys, or the values, of one KV head; also of a page, whose shape has fewer tokens.
+  size_t half_bytes() const { return static_cast<size_t>(block_tokens) * token_bytes(); }
+  // Keys and values of all heads; the unit of every transfer.
+  size_t block_bytes() const { return 2 * static_cast<size_t>(num_kv_heads) * half_bytes(); }
+
+  // Units: bytes from the begin of a block to the key, or the value, of one of its tokens.
+  size_t key_offset(int32_t kv_head, int32_t token = 0) const {
+    return 2 * static_cast<size_t>(kv_head) * half_bytes() +
+           static_cast<size_t>(token) * token_bytes();
   }
   // The values of a head follow its keys.
-  int64_t v_offset(int32_t kv_head) const {
-    return k_offset(kv_head) + static_cast<int64_t>(block_tokens) * head_dim;
-  }
-  // Keys and values of all heads; the unit of every transfer.
-  size_t block_bytes() const {
-    return static_cast<size_t>(num_kv_heads) * 2 * block_tokens * head_dim * sizeof(BFloat16);
+  size_t value_offset(int32_t kv_head, int32_t token = 0) const {
+    return key_offset(kv_head, token) + half_bytes();
   }
 };
 
@@ -42,9 +59,22 @@ struct KvBlocksView {
   KvBlockShape shape;
 
   // REQUIRES: 0 <= index < num_blocks; not checked here, since it runs once per token and head.
-  BFloat16* block(int32_t index) const {
-    return reinterpret_cast<BFloat16*>(base + static_cast<size_t>(index) * stride_bytes);
+  std::byte* block(int32_t index) const { return base + static_cast<size_t>(index) * stride_bytes; }
+  // The keys, or the values, of a KV head from token `token` of the block on. REQUIRES: as above,
+  // and that T is the type of shape.element (expect_kv_element).
+  template <typename T>
+  T* keys(int32_t index, int32_t kv_head, int32_t token = 0) const {
+    return reinterpret_cast<T*>(block(index) + shape.key_offset(kv_head, token));
+  }
+  template <typename T>
+  T* values(int32_t index, int32_t kv_head, int32_t token = 0) const {
+    return reinterpret_cast<T*>(block(index) + shape.value_offset(kv_head, token));
   }
 };
+
+// Called by everything that interprets the elements of blocks as those of type `has_kernel`, once
+// before a launch. What only moves blocks or pages takes any element.
+// Errors: kUnsupported naming `op` and the element, if it is another one.
+void expect_kv_element(std::string_view op, const KvBlockShape& shape, KvElement has_kernel);
 
 }  // namespace sluice

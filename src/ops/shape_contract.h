@@ -1,8 +1,9 @@
-// ShapeContract: the executable form of the shape comments in ops/x.h.
+// ShapeContract: the executable form of the shape comments of the ops.
 //
-// Used by ops/x.cc, once per call, before the backend sees the arguments. The first view that
-// mentions a symbol ("m", "hidden") binds it; a later view that disagrees aborts and names the
-// symbol, since a wrong shape is a mistake in Sluice, not in its input.
+// Used by the .cc file beside each op's header, once per call, before the backend sees the
+// arguments. The first view that mentions a symbol ("m", "hidden") binds it; a later view that
+// disagrees aborts and names the symbol, since a wrong shape is a mistake in Sluice, not in its
+// input.
 // Thread rule: a local variable. Cost: a few comparisons, no allocation unless it fails.
 #pragma once
 

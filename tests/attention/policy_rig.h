@@ -372,13 +372,13 @@ class PolicyRig {
   void write_rows(const KvBlocksView& kv, int32_t layer, const std::vector<Span>& spans) const {
     for (const Span& span : spans) {
       for (int32_t pos = span.first_pos; pos < span.end_pos(); ++pos) {
-        BFloat16* block = kv.block(block_of(span.seq, pos / block_tokens_));
-        const int64_t offset = int64_t{pos % block_tokens_} * kHeadDim;
+        const int32_t block = block_of(span.seq, pos / block_tokens_);
         for (int32_t h = 0; h < kKvHeads; ++h) {
+          auto* key = kv.keys<BFloat16>(block, h, pos % block_tokens_);
+          auto* value = kv.values<BFloat16>(block, h, pos % block_tokens_);
           for (int32_t d = 0; d < kHeadDim; ++d) {
-            block[kv.shape.k_offset(h) + offset + d] = BFloat16(key_at(layer, span.seq, pos, h, d));
-            block[kv.shape.v_offset(h) + offset + d] =
-                BFloat16(value_at(kValue, layer, span.seq, pos, h, d));
+            key[d] = BFloat16(key_at(layer, span.seq, pos, h, d));
+            value[d] = BFloat16(value_at(kValue, layer, span.seq, pos, h, d));
           }
         }
       }

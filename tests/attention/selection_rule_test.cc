@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// The pages that the definition in ops/page_selection.h always selects. The `top_pages` others
-// depend on scores.
+// The pages that the definition in ops/pages/page_selection.h always selects. The `top_pages`
+// others depend on scores.
 struct Named {
   std::set<int64_t> pages;
   int64_t num_pages = 0;

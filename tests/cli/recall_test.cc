@@ -13,7 +13,7 @@
 #include "cli/bench/recall/recall_choices.h"
 #include "cli/bench/recall/recall_rig.h"
 #include "cli/bench/recall/recall_tally.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/reference/softmax_mass.h"
 
 namespace sluice::cli {

@@ -12,7 +12,7 @@
 
 #include "device/trace.h"
 #include "engine/llm_engine.h"
-#include "ops/audit_mass.h"
+#include "ops/tiles/audit_mass.h"
 #include "support/run_bits.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"

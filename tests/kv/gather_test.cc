@@ -81,15 +81,16 @@ class GatherTest : public ::testing::Test {
   }
   void write_layer(int32_t layer) {
     compute_->synchronize();  // the last layer's copy must have read `host_`
+    const KvBlocksView blocks{.base = host_.data(),
+                              .stride_bytes = kLayout.block_bytes(),
+                              .num_blocks = kNumBlocks,
+                              .shape = kLayout.block};
     for (int32_t b = 0; b < kNumBlocks; ++b) {
-      auto* block = reinterpret_cast<uint16_t*>(host_.data()) +
-                    static_cast<size_t>(b) * kLayout.block_bytes() / sizeof(uint16_t);
       for (int32_t i = 0; i < kBlockTokens * kHeads * kHeadDim; ++i) {
         const int32_t token = i / (kHeads * kHeadDim), head = i / kHeadDim % kHeads;
         const int32_t d = i % kHeadDim, pos = b * kBlockTokens + token;
-        const int64_t offset = int64_t{token} * kHeadDim + d;
-        block[kLayout.block.k_offset(head) + offset] = element(layer, pos, head, false, d);
-        block[kLayout.block.v_offset(head) + offset] = element(layer, pos, head, true, d);
+        blocks.keys<uint16_t>(b, head, token)[d] = element(layer, pos, head, false, d);
+        blocks.values<uint16_t>(b, head, token)[d] = element(layer, pos, head, true, d);
       }
     }
     const KvBlocksView stage = engine_->begin_stage(LayerId(layer));
@@ -146,14 +147,14 @@ class GatherTest : public ::testing::Test {
   void expect_page(const std::vector<uint16_t>& slot, int32_t layer, int32_t entry, int32_t head,
                    int32_t page) {
     const KvBlockShape shape{.num_kv_heads = kHeads, .head_dim = kHeadDim, .block_tokens = kPage};
-    const auto base = static_cast<int64_t>(shape.block_bytes() / sizeof(uint16_t)) * entry;
+    const size_t base = shape.block_bytes() * static_cast<size_t>(entry);
+    const size_t keys = (base + shape.key_offset(head)) / sizeof(uint16_t);
+    const size_t values = (base + shape.value_offset(head)) / sizeof(uint16_t);
     for (int32_t i = 0; i < kPage * kHeadDim; ++i) {
       const int32_t pos = page * kPage + i / kHeadDim, d = i % kHeadDim;
-      ASSERT_EQ(slot[static_cast<size_t>(base + shape.k_offset(head) + i)],
-                element(layer, pos, head, false, d))
+      ASSERT_EQ(slot[keys + static_cast<size_t>(i)], element(layer, pos, head, false, d))
           << "entry " << entry << ", head " << head;
-      ASSERT_EQ(slot[static_cast<size_t>(base + shape.v_offset(head) + i)],
-                element(layer, pos, head, true, d));
+      ASSERT_EQ(slot[values + static_cast<size_t>(i)], element(layer, pos, head, true, d));
     }
   }
 

@@ -46,7 +46,7 @@ class KeyLoadTest : public ::testing::Test {
     std::vector<StagedBlock> leaving;
     for (const BlockId id : blocks) {
       const StageId stage_id(static_cast<int32_t>(leaving.size()));
-      auto* bytes = reinterpret_cast<std::byte*>(stage.block(stage_id.value));
+      auto* bytes = stage.block(stage_id.value);
       for (int32_t i = 0; i < 2 * kHeads; ++i) {
         compute_->fill(bytes + i * kHalf, kHalf, value_of(id, i / 2, i % 2));
       }
@@ -124,9 +124,8 @@ TEST_F(KeyLoadTest, ReadsInPlaceWhatHasBeenWrittenBack) {
   EXPECT_EQ(engine_->num_waits(WaitKind::kOnHost), num_waits + 1);
   EXPECT_EQ(engine_->counters().num_loads, num_loads);
   for (const BlockId id : blocks) {
-    compute_->copy({.dst = seen_.data(),
-                    .src = reinterpret_cast<const std::byte*>(host.block(id.value)),
-                    .num_bytes = kLayout.block_bytes()});
+    compute_->copy(
+        {.dst = seen_.data(), .src = host.block(id.value), .num_bytes = kLayout.block_bytes()});
     const std::vector<std::byte> seen = download(*compute_, seen_);
     for (int32_t i = 0; i < 2 * kHeads; ++i) {
       for (int64_t at = i * kHalf; at < (i + 1) * kHalf; ++at) {

@@ -34,6 +34,32 @@ TEST(KvLayout, BytesDoNotWrap) {
   EXPECT_EQ(layout(128, 64, 8192).block_bytes_all_layers(), size_t{128} * 64 * 2 * 8192 * 128 * 2);
 }
 
+// [kv_head][K,V][token][head_dim], all of it and nothing else.
+TEST(KvLayout, RowsTileTheBlock) {
+  const KvBlockShape block{.num_kv_heads = 3, .head_dim = 16, .block_tokens = 32};
+  size_t expected = 0;
+  for (int32_t head = 0; head < block.num_kv_heads; ++head) {
+    for (int32_t token = 0; token < block.block_tokens; ++token) {
+      EXPECT_EQ(block.key_offset(head, token), expected);
+      EXPECT_EQ(block.value_offset(head, token), expected + block.half_bytes());
+      expected += block.token_bytes();
+    }
+    expected += block.half_bytes();
+  }
+  EXPECT_EQ(block.block_bytes(), expected);
+}
+
+// What moves pages must know their layout; what only counts blocks need not.
+TEST(KvLayout, ElementsBelongToTheShape) {
+  const KvBlockShape block{.num_kv_heads = 3, .head_dim = 16, .block_tokens = 32};
+  KvBlockShape page = block;
+  page.block_tokens = 16;
+  EXPECT_TRUE(page.has_rows_of(block));
+  EXPECT_FALSE(page == block);
+  page.element = static_cast<KvElement>(255);
+  EXPECT_FALSE(page.has_rows_of(block));
+}
+
 TEST(KvLayout, BlocksForTokensRoundsUp) {
   EXPECT_EQ(blocks_for_tokens(0, 16), 0);
   EXPECT_EQ(blocks_for_tokens(1, 16), 1);

@@ -65,7 +65,7 @@ class OffloadEngineTest : public ::testing::Test {
   }  // the engine's memory is freed before the stream
 
   void write(const KvBlocksView& view, int32_t index, uint8_t value) {
-    compute_->fill(reinterpret_cast<std::byte*>(view.block(index)), kLayout.block_bytes(), value);
+    compute_->fill(view.block(index), kLayout.block_bytes(), value);
   }
 
   // One pass of one layer: writes `values` to the stage and sends them to `blocks`.

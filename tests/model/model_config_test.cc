@@ -139,14 +139,13 @@ TEST(ModelConfig, CountsPublishedSizes) {
                                           {"vocab_size", 151936},
                                           {"tie_word_embeddings", true}});
   EXPECT_EQ(parse(qwen_05b).num_parameters(), 494'032'768);
-  EXPECT_EQ(parse(kLlama31_8B).weight_bytes(DType::kBF16), 16'060'522'496u);
+  EXPECT_EQ(parse(kLlama31_8B).weight_bytes(), 16'060'522'496u);
 }
 
 TEST(ModelConfig, CountsKvBytes) {
   EXPECT_EQ(parse(kQwen3_06B).kv_bytes_per_token(), 112u * 1024);
   EXPECT_EQ(parse(kLlama31_8B).kv_bytes_per_token(), 128u * 1024);
   EXPECT_EQ(parse(kQwen25_7B).kv_bytes_per_token(), 56u * 1024);
-  EXPECT_EQ(parse(kQwen25_7B).kv_bytes_per_token(DType::kF32), 112u * 1024);
 }
 
 TEST(ModelConfig, ReadsTheKeysOfTransformers5) {
@@ -292,7 +291,7 @@ TEST(ModelConfig, LargestDimensionsDoNotOverflow) {
                                                     {"max_position_embeddings", 1 << 30}}));
   const double layer = 4.0 * (1 << 18) * (1 << 18) + 3.0 * (1 << 18) * (1 << 20);
   EXPECT_NEAR(static_cast<double>(model.num_parameters()) / (1024 * layer + 0x1p43), 1.0, 1e-3);
-  EXPECT_EQ(model.weight_bytes(DType::kF32), 4u * static_cast<size_t>(model.num_parameters()));
+  EXPECT_EQ(model.weight_bytes(), 2u * static_cast<size_t>(model.num_parameters()));
   EXPECT_EQ(model.kv_bytes_per_token(), size_t{4} * 1024 * 1024 * 256);
 }
 

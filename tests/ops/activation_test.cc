@@ -1,5 +1,5 @@
 // SwiGLU against double precision, and the gathering of rows.
-#include "ops/activation.h"
+#include "ops/rows/activation.h"
 
 #include <limits>
 

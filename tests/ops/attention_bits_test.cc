@@ -4,7 +4,7 @@
 // the calls of one walk (cut, batched, listed, gathered, replayed as a graph). They reveal
 // arithmetic that depends on residency, slots, batch or lists, which would break KV offload.
 #include "attention_check.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "support/sample_of.h"
 #include "support/sanitizer.h"
 
@@ -343,9 +343,10 @@ TEST(DecodeAttentionTest, ANaNReachesTheHeadsThatReadIt) {
     AttentionArgs args = problem.call(machine, run_of(256), 0, 1000);
     args.out = machine.tensor(DType::kBF16, {1, 4, 128});
     if (token >= 0) {
-      BFloat16* block = args.kv.block(args.block_table.data<int32_t>()[token / 256]);
-      const int64_t part = in_values ? args.kv.shape.v_offset(1) : args.kv.shape.k_offset(1);
-      block[part + token % 256 * 128 + 5] = BFloat16::from_bits(0x7fc0);
+      const int32_t block = args.block_table.data<int32_t>()[token / 256];
+      BFloat16* row = in_values ? args.kv.values<BFloat16>(block, 1, token % 256)
+                                : args.kv.keys<BFloat16>(block, 1, token % 256);
+      row[5] = BFloat16::from_bits(0x7fc0);
     }
     attend(machine, args, best_kernels());
     machine.synchronize();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::testing {
 

@@ -3,7 +3,7 @@
 // that are missed, read twice or read wrongly. The other tests compare bits and reveal arithmetic
 // that depends on the kind of list, on gathering or on the batch.
 #include "attention_check.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::testing {
 namespace {

@@ -1,7 +1,7 @@
 // Attention of many rows: sizes that fill and cut the tiles of a GPU's kernels (up to 128 rows by
 // 128 tokens), on the device under test; on the CPU with its best ISA.
 #include "attention_check.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "support/sample_of.h"
 
 namespace sluice::testing {

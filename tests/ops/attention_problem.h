@@ -16,7 +16,7 @@
 #include "attention_columns.h"
 #include "copied_pages.h"
 #include "op_test_util.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cpu/cpu_ops.h"
 
 namespace sluice::testing {
@@ -306,23 +306,23 @@ class AttentionProblem {
         const int32_t index = order[next++];
         table[s * static_cast<size_t>(width) + static_cast<size_t>(b)] = index;
         const int32_t first = kv_begin[s] + b * run.block_tokens;
-        copy_tokens(s, first, std::min(kv_end[s], first + run.block_tokens), layout,
-                    args.kv.block(index));
+        copy_tokens(s, first, std::min(kv_end[s], first + run.block_tokens), args.kv, index);
       }
     }
     args.block_table = machine.tensor(table, {static_cast<int64_t>(kv_begin.size()), width});
   }
 
-  void copy_tokens(size_t seq, int32_t begin, int32_t end, const KvBlockShape& layout,
-                   BFloat16* block) const {
+  void copy_tokens(size_t seq, int32_t begin, int32_t end, const KvBlocksView& kv,
+                   int32_t block) const {
     const int64_t head_dim = shape_.head_dim;
     for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
       for (int32_t token = begin; token < end; ++token) {
         const int64_t source =
             (static_cast<int64_t>(token) * shape_.num_kv_heads + head) * head_dim;
-        const int64_t offset = (token - begin) * head_dim;
-        std::copy_n(k_[seq].begin() + source, head_dim, block + layout.k_offset(head) + offset);
-        std::copy_n(v_[seq].begin() + source, head_dim, block + layout.v_offset(head) + offset);
+        std::copy_n(k_[seq].begin() + source, head_dim,
+                    kv.keys<BFloat16>(block, head, token - begin));
+        std::copy_n(v_[seq].begin() + source, head_dim,
+                    kv.values<BFloat16>(block, head, token - begin));
       }
     }
   }

@@ -1,7 +1,7 @@
 // Attention on the device under test, on the CPU for every ISA that this machine has: against
 // double precision, which reveals wrong numbers, and in pairs of runs that must agree in every bit,
 // which reveal arithmetic that depends on splits, blocks, threads or batch.
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include "attention_check.h"
 #include "ops/reference/attention.h"
@@ -141,9 +141,10 @@ TEST_P(AttentionTest, NonFiniteNumbersReachOnlyTheRowsThatSeeThem) {
     Machine machine;
     AttentionArgs args = problem.call(machine, {}, 0, 1000);
     args.out = machine.tensor(DType::kBF16, {kRows, 1, kHeadDim});
-    BFloat16* block = args.kv.block(args.block_table.data<int32_t>()[token / 16]);
-    const int64_t part = in_values ? args.kv.shape.v_offset(0) : args.kv.shape.k_offset(0);
-    if (bits != 0) block[part + token % 16 * kHeadDim + 5] = BFloat16::from_bits(bits);
+    const int32_t block = args.block_table.data<int32_t>()[token / 16];
+    BFloat16* row = in_values ? args.kv.values<BFloat16>(block, 0, token % 16)
+                              : args.kv.keys<BFloat16>(block, 0, token % 16);
+    if (bits != 0) row[5] = BFloat16::from_bits(bits);
     attend(machine, args, GetParam());
     machine.synchronize();
     return values_of<BFloat16>(args.out);
@@ -177,6 +178,15 @@ TEST(AttentionIsa, Avx2AndAvx512GiveTheSameBits) {
     const AttentionProblem problem({.head_dim = head_dim, .group = 3, .seqs = mixed_sequences()});
     expect_same_bits(problem.run({.isa = CpuIsa::kAvx2}), problem.run({.isa = CpuIsa::kAvx512}));
   }
+}
+
+TEST(AttentionKvElement, IsRefusedWithoutAKernel) {
+  const AttentionProblem problem({.head_dim = 64});
+  Machine machine;
+  AttentionArgs args = problem.call(machine, {}, 0, 1000);
+  args.out = args.q;
+  args.kv.shape.element = kElementWithoutKernels;
+  expect_no_kernel([&] { attention(machine.stream(), args); });
 }
 
 TEST(AttentionContractDeathTest, NamesTheSymbolThatIsWrong) {

@@ -3,7 +3,7 @@
 //
 // Reveals: rows that a policy probed, masks of the wrong head or tile, columns counted twice, runs
 // and parts that do not add up, rows that do not exist.
-#include "ops/audit_mass.h"
+#include "ops/tiles/audit_mass.h"
 
 #include <cmath>
 #include <limits>
@@ -386,7 +386,7 @@ TEST(AuditMass, RowsThatAreNotFiniteAreSkipped) {
     const PlantedText text = PlantedText::random(16 * kTile, 37);
     const AuditMassArgs args = audit_of(machine, text, some, 1);
     const int32_t position = audit_row(0) + 1;  // the row of group 1 sees it
-    args.kv.block(position / 64)[position % 64 * PlantedText::kHeadDim] = BFloat16(bad);
+    *args.kv.keys<BFloat16>(position / 64, 0, position % 64) = BFloat16(bad);
     const std::vector<int64_t> tally = audit(machine, args);
     EXPECT_EQ(tally[kAuditRows] + tally[kAuditSkipped], 2);
     expect_tally(tally, expected_tally(args));

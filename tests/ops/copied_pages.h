@@ -10,19 +10,17 @@
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::testing {
 
 // The page of `head` at `token` of a block becomes block `target` of `to`.
 inline void copy_page(const KvBlocksView& from, int32_t block, int32_t token, int32_t head,
                       const KvBlocksView& to, int32_t target) {
-  const int64_t begin = static_cast<int64_t>(token) * from.shape.head_dim;
-  const int64_t count = static_cast<int64_t>(to.shape.block_tokens) * to.shape.head_dim;
-  std::copy_n(from.block(block) + from.shape.k_offset(head) + begin, count,
-              to.block(target) + to.shape.k_offset(head));
-  std::copy_n(from.block(block) + from.shape.v_offset(head) + begin, count,
-              to.block(target) + to.shape.v_offset(head));
+  const size_t count = to.shape.half_bytes();
+  std::copy_n(from.keys<std::byte>(block, head, token), count, to.keys<std::byte>(target, head));
+  std::copy_n(from.values<std::byte>(block, head, token), count,
+              to.values<std::byte>(target, head));
 }
 
 // The call over copies of all its listed pages, each in a place of its own, in an order that

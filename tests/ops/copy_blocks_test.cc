@@ -1,5 +1,5 @@
 // copy_blocks: every byte against memcpy, and no byte outside the blocks is written.
-#include "ops/copy_blocks.h"
+#include "ops/pages/copy_blocks.h"
 
 #include <algorithm>
 #include <chrono>

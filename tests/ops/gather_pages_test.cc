@@ -1,5 +1,5 @@
 // gather_pages: every byte against the reference, and attention over what it gathered.
-#include "ops/gather_pages.h"
+#include "ops/pages/gather_pages.h"
 
 #include <chrono>
 

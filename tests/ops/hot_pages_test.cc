@@ -215,14 +215,13 @@ class CacheRig {
 
   // The place holds the page's keys and values.
   void expect_bytes(int32_t head, int32_t key, int32_t place) const {
-    const int32_t in_block = key % shape_.pages_per_block();
-    const int64_t elements = static_cast<int64_t>(shape_.page_tokens) * shape_.head_dim;
-    const BFloat16* from = src_.block(key / shape_.pages_per_block()) + in_block * elements;
-    const BFloat16* to = dst_.block(place);
-    const auto bytes = static_cast<size_t>(elements) * sizeof(BFloat16);
-    EXPECT_TRUE(
-        std::memcmp(to + dst_.shape.k_offset(head), from + src_.shape.k_offset(head), bytes) == 0 &&
-        std::memcmp(to + dst_.shape.v_offset(head), from + src_.shape.v_offset(head), bytes) == 0)
+    const int32_t block = key / shape_.pages_per_block();
+    const int32_t token = key % shape_.pages_per_block() * shape_.page_tokens;
+    const size_t bytes = dst_.shape.half_bytes();
+    EXPECT_TRUE(std::memcmp(dst_.keys<std::byte>(place, head),
+                            src_.keys<std::byte>(block, head, token), bytes) == 0 &&
+                std::memcmp(dst_.values<std::byte>(place, head),
+                            src_.values<std::byte>(block, head, token), bytes) == 0)
         << "head " << head << ", key " << key << ", place " << place;
   }
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "op_test_util.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 #include "ops/reference/matmul.h"
 #include "packed_weights.h"
 

@@ -5,7 +5,7 @@
 // kernels; exact products of small integers, wrong layouts; bits of a row for other neighbours,
 // positions and threads, breaches of invariant 7; NaN inputs, reads of padding; canaries, writes
 // outside the output.
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,5 @@
 // RMSNorm against double precision; a row never depends on its neighbours.
-#include "ops/norm.h"
+#include "ops/rows/norm.h"
 
 #include "op_test_util.h"
 #include "ops/reference/norm.h"

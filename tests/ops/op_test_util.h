@@ -15,12 +15,31 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error.h"
+#include "core/kv_element.h"
 #include "core/tensor_view.h"
 #include "device/cpu/cpu_features.h"
 #include "device/device.h"
+#include "ops/matmul/packed_weight.h"
 #include "support/test_device.h"
 
 namespace sluice::testing {
+
+// Formats that no backend has kernels for.
+inline constexpr KvElement kElementWithoutKernels = static_cast<KvElement>(255);
+inline constexpr WeightFormat kFormatWithoutKernels = static_cast<WeightFormat>(255);
+
+// Calls `op`, which must refuse such a format.
+template <typename F>
+void expect_no_kernel(const F& op) {
+  try {
+    op();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(error.message().find("has no kernel for"), std::string::npos) << error.message();
+  }
+}
 
 inline constexpr double kUnitF32 = 0x1p-24;  // half a unit in the last place of 1.0f
 inline constexpr double kUnitBF16 = 0x1p-8;  // and of bf16

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 #include "packed_weights.h"
 
 namespace sluice::testing {
@@ -133,6 +133,27 @@ TEST(PackWeightTest, CostsNoMoreThanItsPadding) {
   EXPECT_EQ(packed_weight_bytes(machine.device(), 1024, 2048), 1024u * 2048 * 2);
   if (!testing_cpu()) GTEST_SKIP() << "skipped: the padding is the CPU's";
   EXPECT_EQ(packed_weight_bytes(machine.device(), 1, 1), 16u * 32 * 2);
+}
+
+TEST(WeightFormat, IsRefusedWithoutAKernel) {
+  Machine machine;
+  std::vector<BFloat16> numbers = random_bf16(16 * 32, 1);
+  PackedWeight weight = make_weight(machine, 16, 32);
+  weight.format = kFormatWithoutKernels;
+  expect_no_kernel([&] { packed_weight_bytes(machine.device(), 16, 32, weight.format); });
+  expect_no_kernel([&] {
+    pack_weight(machine.stream(), {.src = view_of(numbers, {16, 32}), .dst = weight});
+  });
+  const TensorView x = machine.tensor(DType::kBF16, {4, 32});
+  expect_no_kernel([&] {
+    matmul(machine.stream(),
+           {.x = x, .weight = weight, .bias = {}, .out = machine.tensor(DType::kBF16, {4, 16})});
+  });
+  expect_no_kernel([&] {
+    embedding(machine.stream(), {.token_ids = machine.tensor(std::vector<int32_t>{3}, {1}),
+                                 .table = weight,
+                                 .out = machine.tensor(DType::kBF16, {1, 32})});
+  });
 }
 
 TEST(EmbeddingTest, PicksRowsInAnyOrder) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 namespace sluice::testing {
 

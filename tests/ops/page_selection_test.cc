@@ -1,7 +1,7 @@
 // Bounds of keys, and scores from bounds: against the definitions in double precision, and the
 // properties that policies rely on (a page's score bounds the scores of its keys). Lists from
 // scores are in select_pages_test.cc.
-#include "ops/page_selection.h"
+#include "ops/pages/page_selection.h"
 
 #include <limits>
 #include <numeric>
@@ -132,10 +132,9 @@ class Cache {
   void write(size_t seq, int32_t token) {
     const int32_t block = table_[seq * static_cast<size_t>(width_) +
                                  static_cast<size_t>(token / shape_.block_tokens)];
-    const int64_t offset = int64_t{token % shape_.block_tokens} * shape_.head_dim;
     for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
       std::copy_n(key(seq, token, head), shape_.head_dim,
-                  kv_.block(block) + kv_.shape.k_offset(head) + offset);
+                  kv_.keys<BFloat16>(block, head, token % shape_.block_tokens));
     }
   }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::testing {
 
@@ -92,9 +92,8 @@ class PlantedText {
     for (int32_t position = 0; position < num_tokens_; ++position) {
       for (int32_t head = 0; head < num_kv_heads_; ++head) {
         const auto* key = k_.data() + (int64_t{position} * num_kv_heads_ + head) * head_dim_;
-        BFloat16* to = args.kv.block(position / block_tokens) + args.kv.shape.k_offset(head) +
-                       static_cast<int64_t>(position % block_tokens) * head_dim_;
-        std::copy_n(key, head_dim_, to);
+        std::copy_n(key, head_dim_,
+                    args.kv.keys<BFloat16>(position / block_tokens, head, position % block_tokens));
       }
     }
     std::vector<int32_t> table;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/page_selection.h"
+#include "ops/pages/page_selection.h"
 
 namespace sluice::testing {
 namespace {

@@ -1,6 +1,6 @@
 // Rotary embedding and the KV write against double precision; only the given entries of the KV
 // cache may be written.
-#include "ops/rope.h"
+#include "ops/rows/rope.h"
 
 #include <set>
 
@@ -120,11 +120,11 @@ TEST_P(RopeTest, MatchesTheReference) {
   std::vector<BFloat16> k, v;
   for (int32_t row = 0; row < kRows; ++row) {
     const int32_t kv_row = args.kv_rows.data<int32_t>()[row];
-    const BFloat16* block = args.kv.block(kv_row / shape.block_tokens);
+    const int32_t block = kv_row / shape.block_tokens;
+    const int32_t token = kv_row % shape.block_tokens;
     for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-      const int64_t offset = (kv_row % shape.block_tokens) * head_dim;
-      const BFloat16* key = block + args.kv.shape.k_offset(head) + offset;
-      const BFloat16* value = block + args.kv.shape.v_offset(head) + offset;
+      const BFloat16* key = args.kv.keys<BFloat16>(block, head, token);
+      const BFloat16* value = args.kv.values<BFloat16>(block, head, token);
       k.insert(k.end(), key, key + head_dim);
       v.insert(v.end(), value, value + head_dim);
     }
@@ -175,6 +175,13 @@ TEST_P(RopeTest, RowsWithoutASlotWriteNoKv) {
   const reference::RopeAndWriteKvResult expected = reference::rope_and_write_kv(args);
   expect_close(args.q_out, expected.q, rotation_bound(expected.q, shape.head_dim),
                kUnitBF16 * kUnitBF16 / 2.0);
+}
+
+TEST(RopeKvElement, IsRefusedWithoutAKernel) {
+  Machine machine;
+  RopeAndWriteKvArgs args = make_args(machine, {64, 4, 2, 16, true});
+  args.kv.shape.element = kElementWithoutKernels;
+  expect_no_kernel([&] { rope_and_write_kv(machine.stream(), args); });
 }
 
 TEST(RopeContractDeathTest, NamesTheSymbolThatIsWrong) {

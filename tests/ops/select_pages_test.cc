@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "op_test_util.h"
-#include "ops/page_selection.h"
+#include "ops/pages/page_selection.h"
 #include "ops/reference/page_selection.h"
 
 namespace sluice::testing {

@@ -104,9 +104,8 @@ class ScopedPolicy final : public Policy {
       for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
         for (int32_t pos = *kv_begin; pos < *kv_end; ++pos) {
           const int32_t offset = pos - *kv_begin;
-          const BFloat16* block = kv.block(block_table[offset / shape.block_tokens]);
-          const auto* key = reinterpret_cast<const uint16_t*>(
-              block + shape.k_offset(head) + int64_t{offset % shape.block_tokens} * shape.head_dim);
+          const auto* key = kv.keys<const uint16_t>(block_table[offset / shape.block_tokens], head,
+                                                    offset % shape.block_tokens);
           int64_t& hash = hashes.data<int64_t>()[head * hashes.dim(1) + pos / kTile];
           uint64_t mixed = std::bit_cast<uint64_t>(hash);
           for (int32_t d = 0; d < shape.head_dim; ++d) mixed = mix(mixed, key[d]);

@@ -97,7 +97,8 @@ class Metrics(unittest.TestCase):
 
     def test_files_per_op(self):
         declared = "// x\nvoid twice(Stream& stream, const TwiceArgs& args);\n"
-        files = {"src/ops/twice.h": declared, "src/ops/twice.cc": "void twice(Stream& s) {}\n",
+        files = {"src/ops/rows/twice.h": declared,
+                 "src/ops/rows/twice.cc": "void twice(Stream& s) {}\n",
                  "src/ops/cpu/twice.cc": "int x = run(TwiceArgs{});\n",
                  "src/ops/other.cc": "// twice(x)\nint y = twice_as(x);\n",
                  "src/ops/CMakeLists.txt": "cpu/twice.cc twice.cc\n",

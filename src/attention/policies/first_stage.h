@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "ops/tile_rule.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_rule.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 

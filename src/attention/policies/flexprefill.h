@@ -9,7 +9,7 @@
 #include "attention/policies/pass_columns.h"
 #include "attention/policies/pass_lines.h"
 #include "attention/policies/probe_policy.h"
-#include "ops/head_patterns.h"
+#include "ops/tiles/head_patterns.h"
 
 namespace sluice {
 

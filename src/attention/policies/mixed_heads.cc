@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 namespace {

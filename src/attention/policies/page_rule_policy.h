@@ -1,4 +1,4 @@
-// PageRulePolicy: base of the policies whose lists follow a PageRule (ops/page_selection.h).
+// PageRulePolicy: base of the policies whose lists follow a PageRule (ops/pages/page_selection.h).
 //
 // A row's list has the pages of the first sink tokens, the pages of the newest recent tokens, and
 // of the pages between them the top_pages with the highest scores; before the threshold it has all
@@ -9,7 +9,7 @@
 #include "attention/policy.h"
 #include "attention/policy_options.h"
 #include "core/arena.h"
-#include "ops/page_selection.h"
+#include "ops/pages/page_selection.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 // PassColumns: the columns of one pass and layer, and the scores by which a window chooses them.
 //
-// Used by the tile policies that have columns (ops/tile_columns.h). ListCounts has numbers per
-// layer and list that ops read from device memory. Thread rule: as Policy.
+// Used by the tile policies that have columns (ops/tiles/tile_columns.h). ListCounts has numbers
+// per layer and list that ops read from device memory. Thread rule: as Policy.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 #include "attention/policies/tile_policy.h"
 #include "core/arena.h"
 #include "device/device.h"
-#include "ops/tile_columns.h"
+#include "ops/tiles/tile_columns.h"
 
 namespace sluice {
 

@@ -1,14 +1,14 @@
 // PassLines: the line rows of a window, their records, and the sums along tile diagonals.
 //
 // Used by the policies that score verticals and slashes by the last rows of each segment
-// (ops/tile_lines.h). Sums of verticals lie where columns are chosen (pass_columns.h). Thread rule:
-// as Policy.
+// (ops/tiles/tile_lines.h). Sums of verticals lie where columns are chosen (pass_columns.h). Thread
+// rule: as Policy.
 #pragma once
 
 #include "attention/policies/pass_columns.h"
 #include "core/arena.h"
 #include "device/device.h"
-#include "ops/tile_lines.h"
+#include "ops/tiles/tile_lines.h"
 
 namespace sluice {
 

@@ -1,4 +1,5 @@
-// ProbePolicy: base of the tile policies that score KV tiles by probes (ops/tile_selection.h).
+// ProbePolicy: base of the tile policies that score KV tiles by probes
+// (ops/tiles/tile_selection.h).
 //
 // The policies differ in the probes and in the choice among tiles, which their constructors name.
 // Used by sampled, xattention and avgpool. Thread rule: as Policy.

@@ -1,5 +1,5 @@
-// ProbeRecords: the probe vectors and the records of one window (ops/tile_selection.h), and the
-// call of score_tiles that makes them.
+// ProbeRecords: the probe vectors and the records of one window (ops/tiles/tile_selection.h), and
+// the call of score_tiles that makes them.
 //
 // Used by the tile policies that score KV tiles by probes. Thread rule: as Policy.
 #pragma once

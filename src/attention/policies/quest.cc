@@ -1,4 +1,4 @@
-// quest as three ops of ops/page_selection.h: bounds of keys, scores of pages, lists.
+// quest as three ops of ops/pages/page_selection.h: bounds of keys, scores of pages, lists.
 #include "attention/policies/quest.h"
 
 namespace sluice {

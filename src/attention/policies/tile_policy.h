@@ -1,8 +1,8 @@
 // TilePolicy: base of the prefill policies that attend by tiles of 128 rows and 128 tokens.
 //
-// It has the rule that turns masses into a mask (ops/tile_rule.h) with its options, the mask of the
-// largest pass, the windows, and counts of tiles. A derived class scores the keys and chooses the
-// tiles of a window. Used by probe_policy.h. Thread rule: as Policy.
+// It has the rule that turns masses into a mask (ops/tiles/tile_rule.h) with its options, the mask
+// of the largest pass, the windows, and counts of tiles. A derived class scores the keys and
+// chooses the tiles of a window. Used by probe_policy.h. Thread rule: as Policy.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 #include "attention/policy.h"
 #include "attention/policy_options.h"
 #include "core/arena.h"
-#include "ops/tile_rule.h"
+#include "ops/tiles/tile_rule.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 // Uploads the lists of all layers once; a selection then copies from them on the device.
 #include "attention/replay/list_replay.h"
 
-#include "ops/page_selection.h"
+#include "ops/pages/page_selection.h"
 
 namespace sluice {
 

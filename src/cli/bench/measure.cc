@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "device/device.h"
 #include "device/host/memory_bandwidth.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 #include "text/build_info.h"
 #include "text/json_text.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cli/units.h"
-#include "ops/copy_blocks.h"
+#include "ops/pages/copy_blocks.h"
 
 namespace sluice::cli {
 namespace {

@@ -15,7 +15,7 @@ namespace sluice::cli {
 struct RunLength {
   size_t run_bytes = 0;
   Spread by_copies;  // one copy per run
-  Spread by_kernel;  // ops/copy_blocks.h: one launch for all runs
+  Spread by_kernel;  // ops/pages/copy_blocks.h: one launch for all runs
 };
 
 // Measures runs of 4 KiB to 8 MiB, by powers of two, in an order in which no run follows its

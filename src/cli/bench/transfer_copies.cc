@@ -7,7 +7,7 @@
 #include "cli/bench/transfer.h"
 #include "cli/units.h"
 #include "core/error.h"
-#include "ops/gather_pages.h"
+#include "ops/pages/gather_pages.h"
 
 namespace sluice::cli {
 namespace {

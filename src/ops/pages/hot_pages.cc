@@ -75,9 +75,8 @@ void fetch_hot_pages(Stream& stream, const FetchHotPagesArgs& args) {
   expect_missing(args.missing, shapes);
   shapes.require(args.src.base != nullptr && args.dst.base != nullptr,
                  "src and dst must be present");
-  shapes.require(src.num_kv_heads == shapes["num_sets"] && src.num_kv_heads == dst.num_kv_heads &&
-                     src.head_dim > 0 && src.head_dim == dst.head_dim,
-                 "src, dst and missing must have the same heads and channels");
+  shapes.require(src.num_kv_heads == shapes["num_sets"] && src.head_dim > 0 && src.has_rows_of(dst),
+                 "src, dst and missing must have the same heads, channels and elements");
   shapes.require(src.head_dim % 16 == 0, "head_dim must be a multiple of 16");
   shapes.require(dst.block_tokens > 0 && src.block_tokens % dst.block_tokens == 0,
                  "src.shape.block_tokens must be a multiple of dst.shape.block_tokens");

@@ -3,8 +3,8 @@
 // `find_hot_pages` looks up the pages that a decode step lists, and gives each missing one a place;
 // `fetch_hot_pages` copies the missing ones from pinned host memory into their places;
 // `forget_hot_pages` removes blocks whose contents change. Attention reads the places
-// (PageList::places, ops/attention.h). Used by kv/hot_page_cache. The host enqueues the same work
-// for any lists. Thread rule: enqueue only.
+// (PageList::places, ops/attention/attention.h). Used by kv/hot_page_cache. The host enqueues the
+// same work for any lists. Thread rule: enqueue only.
 //
 // A set is the cache of one (layer, KV head). A page has the key block id * pages_per_block + page
 // of the block, so sequences that share a block share its pages. The page used least recently makes
@@ -23,7 +23,7 @@
 #include "core/ids.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/kv_blocks.h"
 
 namespace sluice {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ops/activation.h"
+#include "ops/rows/activation.h"
 
 namespace sluice::reference {
 

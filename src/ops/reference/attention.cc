@@ -69,8 +69,9 @@ const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token
         token / shape.block_tokens - args.kv_begin.data<int32_t>()[head.seq] / shape.block_tokens;
     block = args.block_table.data<int32_t>()[head.seq * args.block_table.dim(1) + index];
   }
-  const int64_t begin = values ? shape.v_offset(head.kv_head) : shape.k_offset(head.kv_head);
-  return args.kv.block(block) + begin + (token % shape.block_tokens) * shape.head_dim;
+  const int32_t in_block = token % shape.block_tokens;
+  return values ? args.kv.values<BFloat16>(block, head.kv_head, in_block)
+                : args.kv.keys<BFloat16>(block, head.kv_head, in_block);
 }
 
 // Keys and values of a token that a head attends to: head_dim numbers each.

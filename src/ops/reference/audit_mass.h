@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ops/audit_mass.h"
+#include "ops/tiles/audit_mass.h"
 
 namespace sluice::reference {
 

@@ -27,15 +27,13 @@ GatheredPages gather_pages(const GatherPagesArgs& args) {
       const KvBlocksView& src = place >= 0 ? args.resident : args.src;
       const int32_t block = place >= 0 ? place : args.block_ids.data<int32_t>()[entry_of_block];
       for (int32_t token = begin; token < begin + pages.page_tokens; ++token) {
-        const int64_t from = (token % args.src.shape.block_tokens) * dst.shape.head_dim;
-        const int64_t to = (token - begin) * dst.shape.head_dim;
-        for (int32_t d = 0; d < dst.shape.head_dim; ++d) {
-          dst.block(j)[dst.shape.k_offset(head) + to + d] =
-              src.block(block)[src.shape.k_offset(head) + from + d];
-          dst.block(j)[dst.shape.v_offset(head) + to + d] =
-              src.block(block)[src.shape.v_offset(head) + from + d];
-          if (place < 0) result.num_bytes += 2 * static_cast<int64_t>(sizeof(BFloat16));
-        }
+        const int32_t from = token % args.src.shape.block_tokens;
+        const size_t token_bytes = dst.shape.token_bytes();
+        std::copy_n(src.keys<std::byte>(block, head, from), token_bytes,
+                    dst.keys<std::byte>(j, head, token - begin));
+        std::copy_n(src.values<std::byte>(block, head, from), token_bytes,
+                    dst.values<std::byte>(j, head, token - begin));
+        if (place < 0) result.num_bytes += 2 * static_cast<int64_t>(token_bytes);
       }
     }
   }

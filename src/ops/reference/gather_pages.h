@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/gather_pages.h"
+#include "ops/pages/gather_pages.h"
 
 namespace sluice::reference {
 

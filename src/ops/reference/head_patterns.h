@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::reference {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::reference {
 
@@ -51,8 +51,7 @@ class HeadView {
   Vector key(int32_t position) const {
     const KvBlockShape& shape = args_.kv.shape;
     const int32_t block = args_.block_table.data<int32_t>()[position / shape.block_tokens];
-    return numbers(args_.kv.block(block) + shape.k_offset(kv_head_) +
-                   static_cast<int64_t>(position % shape.block_tokens) * shape.head_dim);
+    return numbers(args_.kv.keys<BFloat16>(block, kv_head_, position % shape.block_tokens));
   }
   // Whether the probes of a query tile score a KV tile.
   bool is_visited(int32_t q_tile, int32_t kv_tile) const {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ops/norm.h"
+#include "ops/rows/norm.h"
 
 namespace sluice::reference {
 

@@ -31,9 +31,8 @@ double key_of(const UpdateKeyBoundsArgs& args, int64_t seq, int32_t token, int32
   const KvBlockShape& shape = args.kv.shape;
   const int32_t offset = token - args.kv_begin.data<int32_t>()[seq];
   const int32_t* table = args.block_table.data<int32_t>() + seq * args.block_table.dim(1);
-  const BFloat16* block = args.kv.block(table[offset / shape.block_tokens]);
-  return static_cast<float>(
-      block[shape.k_offset(head) + (offset % shape.block_tokens) * shape.head_dim + channel]);
+  return static_cast<float>(args.kv.keys<BFloat16>(table[offset / shape.block_tokens], head,
+                                                   offset % shape.block_tokens)[channel]);
 }
 
 // The score of one query head against one page, and the sum of its terms' absolute values.
@@ -76,7 +75,7 @@ std::vector<int32_t> list_of(const SelectPagesArgs& args, int64_t seq, int64_t h
   const int32_t page_tokens = args.pages.page_tokens;
   const int32_t q_page_tokens = args.pages.q_page_tokens;
   const int32_t last_row = args.kv_end.data<int32_t>()[seq] - 1;
-  // Names and cases are those of PageRule (ops/page_selection.h).
+  // Names and cases are those of PageRule (ops/pages/page_selection.h).
   const int32_t anchor = q_page_tokens > 0 ? q_page * q_page_tokens : last_row;
   const int32_t end = q_page_tokens > 0 ? anchor + q_page_tokens - 1 : last_row;
   if (last_row < 0 || anchor > last_row) return {};

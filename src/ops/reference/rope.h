@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ops/rope.h"
+#include "ops/rows/rope.h"
 
 namespace sluice::reference {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::reference {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ops/tile_columns.h"
+#include "ops/tiles/tile_columns.h"
 
 namespace sluice::reference {
 

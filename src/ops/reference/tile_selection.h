@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::reference {
 

@@ -12,8 +12,8 @@
 
 #include "ops/attention_problem.h"
 #include "ops/reference/tile_columns.h"
-#include "ops/tile_columns.h"
 #include "ops/tiles/scored_text.h"
+#include "ops/tiles/tile_columns.h"
 #include "sluice/error.h"
 
 namespace sluice::testing {

@@ -3,7 +3,7 @@
 //
 // Reveals: NaN where a probability is 0, rows that do not exist, a head's kind read from another
 // head or segment, tiles that were set and are lost or counted twice.
-#include "ops/head_patterns.h"
+#include "ops/tiles/head_patterns.h"
 
 #include <bit>
 #include <cmath>

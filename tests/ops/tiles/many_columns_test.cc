@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/tile_columns.h"
 #include "ops/tiles/scored_text.h"
+#include "ops/tiles/tile_columns.h"
 
 namespace sluice::testing {
 namespace {

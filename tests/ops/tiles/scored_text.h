@@ -6,7 +6,7 @@
 #include "ops/cpu/cpu_ops.h"
 #include "ops/ops.h"
 #include "ops/planted_text.h"
-#include "ops/tile_columns.h"
+#include "ops/tiles/tile_columns.h"
 
 namespace sluice::testing {
 

@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/tile_lines.h"
 #include "ops/tiles/scored_text.h"
+#include "ops/tiles/tile_lines.h"
 
 namespace sluice::testing {
 namespace {

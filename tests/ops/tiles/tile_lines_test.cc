@@ -3,7 +3,7 @@
 //
 // Reveals: rows of the wrong segment or head, offsets rounded to the wrong diagonal, runs that do
 // not add up.
-#include "ops/tile_lines.h"
+#include "ops/tiles/tile_lines.h"
 
 #include <algorithm>
 #include <cmath>

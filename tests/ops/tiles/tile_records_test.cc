@@ -401,13 +401,20 @@ TEST(TileVisits, TilesThatNobodyVisitsAreNotRead) {
     const VisitShape shape{1, 2, head_dim, 128, 6 * kTile, 0, 4, 1};
     Machine machine;
     ScoreTilesArgs args = shape.call(machine);
-    BFloat16* keys = args.kv.block(2) + args.kv.shape.k_offset(0);
-    std::fill_n(keys, kTile * shape.head_dim, BFloat16(std::nanf("")));
+    std::fill_n(args.kv.keys<BFloat16>(2, 0), kTile * shape.head_dim, BFloat16(std::nanf("")));
     std::vector<int32_t> words(6, 0x3F & ~(1 << 2));
     args.visits = {.bits = machine.tensor(words, {1, 1, 6, 1})};
     score(machine, args);
     for (const float record : values_of<float>(args.records)) EXPECT_FALSE(std::isnan(record));
   }
+}
+
+TEST(TileKvElement, IsRefusedWithoutAKernel) {
+  const VisitShape shape{1, 2, 64, 128, 6 * kTile, 0, 4, 1};
+  Machine machine;
+  ScoreTilesArgs args = shape.call(machine);
+  args.kv.shape.element = kElementWithoutKernels;
+  expect_no_kernel([&] { score_tiles(machine.stream(), args); });
 }
 
 TEST(TileVisitsContractDeathTest, NamesTheRuleThatIsBroken) {

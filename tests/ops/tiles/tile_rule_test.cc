@@ -2,14 +2,14 @@
 //
 // Reveals: forced tiles that are left out or paid for twice, ties and sums that depend on an order,
 // a share that the crossing tile misses, bounds that cut forced tiles.
-#include "ops/tile_rule.h"
+#include "ops/tiles/tile_rule.h"
 
 #include <optional>
 #include <random>
 
 #include <gtest/gtest.h>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice {
 namespace {

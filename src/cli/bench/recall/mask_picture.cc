@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "eval/colour_scale.h"
 #include "eval/heat_map.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::cli {
 

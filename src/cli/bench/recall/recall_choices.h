@@ -1,10 +1,10 @@
 // What bench recall asks of a query tile: the rules, the controls beside the estimators, and which
 // query tiles are measured.
 //
-// The oracle and the controls go through the rule of the engine (ops/tile_rule.h) with masses made
-// here, so that they differ from an estimator in the masses alone. Estimators with columns
-// (TileColumns of ops/attention.h) get fewer tiles, so that all do equal work. Thread rule: pure
-// functions.
+// The oracle and the controls go through the rule of the engine (ops/tiles/tile_rule.h) with masses
+// made here, so that they differ from an estimator in the masses alone. Estimators with columns
+// (TileColumns of ops/attention/attention.h) get fewer tiles, so that all do equal work. Thread
+// rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention.h"
-#include "ops/tile_rule.h"
-#include "ops/tile_selection.h"
+#include "ops/attention/attention.h"
+#include "ops/tiles/tile_rule.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::cli {
 

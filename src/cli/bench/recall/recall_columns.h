@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "device/device.h"
-#include "ops/tile_columns.h"
-#include "ops/tile_lines.h"
+#include "ops/tiles/tile_columns.h"
+#include "ops/tiles/tile_lines.h"
 
 namespace sluice::cli {
 

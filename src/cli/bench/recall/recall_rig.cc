@@ -77,11 +77,11 @@ void RecallRig::load(std::span<const float> q, std::span<const float> k) {
 void RecallRig::fill_blocks(std::span<const float> k) {
   const int64_t dim = shape_.head_dim;
   for (int64_t token = 0; token < shape_.num_tokens; ++token) {
-    BFloat16* block = blocks_.block(static_cast<int32_t>(token / kMaskTileTokens));
+    const auto block = static_cast<int32_t>(token / kMaskTileTokens);
+    const auto in_block = static_cast<int32_t>(token % kMaskTileTokens);
     for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
       const auto from = k.begin() + (token * shape_.num_kv_heads + head) * dim;
-      std::transform(from, from + dim,
-                     block + blocks_.shape.k_offset(head) + token % kMaskTileTokens * dim,
+      std::transform(from, from + dim, blocks_.keys<BFloat16>(block, head, in_block),
                      [](float value) { return BFloat16(value); });
     }
   }

@@ -17,8 +17,8 @@
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "device/host/thread_team.h"
-#include "ops/matmul.h"
-#include "ops/tile_selection.h"
+#include "ops/matmul/matmul.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::cli {
 
@@ -104,7 +104,8 @@ class RecallRig {
   TensorView scores_;                 // f32 [num_q_heads, 128, num_tokens], without the scale
   std::vector<PackedWeight> packed_;  // the keys of each KV head
   KvBlocksView blocks_;
-  TensorView block_table_, row_begin_, first_pos_, kv_begin_, kv_end_;  // as in ops/attention.h
+  TensorView block_table_, row_begin_, first_pos_, kv_begin_,
+      kv_end_;                    // as in ops/attention/attention.h
   TensorView vectors_, records_;  // room for the estimator with the most probes
   TensorView bits_;               // of the masks of a segment
   std::optional<RecallColumnOps> columns_;

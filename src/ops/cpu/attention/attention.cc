@@ -33,6 +33,7 @@ const AttentionKernel& kernel_of(CpuIsa isa) {
 // AttentionArgs as plain pointers, captured by value in the task.
 struct AttentionCall {
   AttentionItem item;        // the fields that all items share
+  size_t head_bytes;         // keys and values of a KV head in a block
   const int32_t* row_begin;  // [num_seqs + 1]
   const int32_t* first_pos;  // [num_seqs], as kv_begin and kv_end
   const int32_t* kv_begin;
@@ -106,6 +107,8 @@ AttentionCall make_call(const AttentionArgs& args) {
   item.blocks = args.kv.base;
   item.block_stride_bytes = args.kv.stride_bytes;
   item.block_tokens = shape.block_tokens;
+  item.half_bytes = shape.value_offset(0);
+  call.head_bytes = shape.key_offset(1);
   item.scale = args.scale;
   item.first = args.first;
   item.last = args.last;
@@ -204,8 +207,7 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
   // A run from token 0 on has no state before it (AttentionArgs::first).
   item.first = item.first || (item.kv_begin == 0 && call.first_entry == 0);
   item.kv_end = call.kv_end[seq];
-  item.k_offset = static_cast<int64_t>(kv_head) * 2 * item.block_tokens * item.head_dim;
-  item.v_offset = item.k_offset + static_cast<int64_t>(item.block_tokens) * item.head_dim;
+  item.blocks += static_cast<size_t>(kv_head) * call.head_bytes;
   if (item.block_table != nullptr) {
     const int64_t table =
         item.is_by_entry ? static_cast<int64_t>(seq) * call.num_kv_heads + kv_head : seq;
@@ -269,6 +271,7 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
 }  // namespace
 
 void CpuOps::attention(Stream& stream, const AttentionArgs& args) const {
+  expect_kv_element("attention", args.kv.shape, KvElement::kBFloat16);
   as_cpu(stream).submit("attention", [call = make_call(args), &kernel = kernel_of(isa_)](
                                          ThreadTeam& team) { run_call(call, kernel, team); });
 }

@@ -110,8 +110,7 @@ AttentionItem columns_of(const ColumnsCall& call, const AttentionItem& item, int
   columns.block_stride_bytes = 0;
   columns.block_tokens = call.max_columns;
   columns.block_table = s.block_table;
-  columns.k_offset = 0;
-  columns.v_offset = static_cast<int64_t>(call.max_columns) * item.head_dim;
+  columns.half_bytes = static_cast<size_t>(call.max_columns * item.head_dim) * sizeof(uint16_t);
   columns.row_limits = s.row_limits;
   return columns;
 }

@@ -6,7 +6,7 @@
 // Thread rule: pure functions over the caller's scratch.
 #pragma once
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cpu/attention/kernel.h"
 
 namespace sluice::cpu {

@@ -32,10 +32,9 @@ struct AttentionItem {
   int32_t kv_begin = 0;   // of the run; a multiple of kTileTokens
   int32_t kv_end = 0;     // one past the run's last token; tokens from here on are not read
 
-  const std::byte* blocks = nullptr;  // block 0
+  const std::byte* blocks = nullptr;  // this KV head's keys in block 0
   size_t block_stride_bytes = 0;
-  int64_t k_offset = 0;  // of this KV head's keys in a block
-  int64_t v_offset = 0;
+  size_t half_bytes = 0;  // from the keys of a head to its values
   int32_t block_tokens = 0;
   // By position; with is_by_entry, the place of page_ids[i] is entry i; null: page_ids[i] is block
   // i.

@@ -121,11 +121,11 @@ struct TileSource {
 };
 
 inline TileSource tile_source(const AttentionItem& item, Tile tile) {
-  const auto* base = reinterpret_cast<const uint16_t*>(
-      item.blocks + static_cast<size_t>(tile.block) * item.block_stride_bytes);
+  const std::byte* keys = item.blocks + static_cast<size_t>(tile.block) * item.block_stride_bytes;
   // Blocks and gathered pages begin at multiples of their size.
   const int64_t token = static_cast<int64_t>(tile.position % item.block_tokens) * item.head_dim;
-  return {base + item.k_offset + token, base + item.v_offset + token,
+  return {reinterpret_cast<const uint16_t*>(keys) + token,
+          reinterpret_cast<const uint16_t*>(keys + item.half_bytes) + token,
           min_of(kTileTokens, item.kv_end - tile.position)};
 }
 

@@ -79,12 +79,13 @@ void run_matmul(ThreadTeam& team, const MatmulProblem& problem, const MatmulKern
 
 }  // namespace
 
-size_t CpuOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols) const {
-  return static_cast<size_t>(round_up(num_rows, kPanelRows)) *
-         static_cast<size_t>(round_up(num_cols, kPaddedKMultiple)) * sizeof(uint16_t);
+size_t CpuOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) const {
+  expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
+  return weight_bytes(format, round_up(num_rows, kPanelRows), round_up(num_cols, kPaddedKMultiple));
 }
 
 void CpuOps::matmul(Stream& stream, const MatmulArgs& args) const {
+  expect_weight_format("matmul", args.weight.format, WeightFormat::kBFloat16);
   const bool has_bias = args.bias.present();
   const MatmulProblem problem{
       .x = reinterpret_cast<const uint16_t*>(args.x.bytes()),

@@ -116,6 +116,7 @@ void submit_pack(CpuStream& stream, const PackProblem& problem) {
 }  // namespace
 
 void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
+  expect_weight_format("pack_weight", args.dst.format, WeightFormat::kBFloat16);
   const int64_t k = args.dst.num_cols;
   const int64_t padded_k = (k + kPaddedKMultiple - 1) / kPaddedKMultiple * kPaddedKMultiple;
   const PackProblem problem{.src = args.src.bytes(),

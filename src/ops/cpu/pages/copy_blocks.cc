@@ -23,6 +23,7 @@ struct CopyCall {
   std::byte* dst;
   size_t dst_stride_bytes;
   size_t block_bytes;
+  int64_t block_elements;
   size_t num_ids;
   std::array<int32_t, kIdsPerTask> ids;
 
@@ -34,12 +35,15 @@ struct CopyCall {
 
 // Copies the blocks of one task and returns the bytes, which the stream counts as transferred.
 size_t run_copies(const CopyCall& call, ThreadTeam& team) {
-  for_row_ranges(team, static_cast<int64_t>(call.num_ids),
-                 static_cast<int64_t>(call.block_bytes / sizeof(BFloat16)),
+  for_row_ranges(team, static_cast<int64_t>(call.num_ids), call.block_elements,
                  [&](int64_t begin, int64_t end) {
                    for (int64_t j = begin; j < end; ++j) call.copy(static_cast<size_t>(j));
                  });
   return call.num_ids * call.block_bytes;
+}
+
+int64_t elements_of(const KvBlockShape& block) {
+  return int64_t{2} * block.num_kv_heads * block.block_tokens * block.head_dim;
 }
 
 }  // namespace
@@ -51,6 +55,7 @@ void CpuOps::copy_blocks(Stream& stream, const CopyBlocksArgs& args) const {
                   .dst = args.dst.base + first * args.dst.stride_bytes,
                   .dst_stride_bytes = args.dst.stride_bytes,
                   .block_bytes = args.src.shape.block_bytes(),
+                  .block_elements = elements_of(args.src.shape),
                   .num_ids = std::min(kIdsPerTask, args.block_ids.size() - first),
                   .ids = {}};
     for (size_t j = 0; j < call.num_ids; ++j) call.ids[j] = args.block_ids[first + j].value;

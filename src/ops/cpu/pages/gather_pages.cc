@@ -31,10 +31,6 @@ struct GatherCall {
 
   // Entries of all heads, whether their lists are that long or not.
   int64_t num_copies() const { return int64_t{dst.shape.num_kv_heads} * num_entries; }
-  // Keys, or values, of one page: contiguous in src and dst.
-  size_t half_page_bytes() const {
-    return static_cast<size_t>(dst.shape.block_tokens) * dst.shape.head_dim * sizeof(BFloat16);
-  }
 };
 
 // The first token of the page that copy `index` moves; -1 if the list ends before it or the page
@@ -59,22 +55,21 @@ bool is_resident(const GatherCall& call, int32_t token) {
 void copy_page(const GatherCall& call, int64_t index, int32_t token) {
   const auto head = static_cast<int32_t>(index / call.num_entries);
   const auto target = static_cast<int32_t>(index % call.num_entries);
-  const KvBlockShape& from = call.src.shape;
-  const KvBlockShape& to = call.dst.shape;
-  const int32_t entry = token / from.block_tokens;
+  const int32_t block_tokens = call.src.shape.block_tokens;
+  const int32_t entry = token / block_tokens;
   SLUICE_CHECK(entry < call.num_ids, "gather_pages: token {} is behind {} block ids", token,
                call.num_ids);
-  // Both sources have the shape of src; only base, stride and index differ.
   const bool resident = is_resident(call, token);
   const KvBlocksView& blocks = resident ? call.resident : call.src;
   const int32_t block = resident ? call.places[entry] : call.block_ids[entry];
   SLUICE_CHECK(block >= 0 && block < blocks.num_blocks, "gather_pages: block {} of {}", block,
                blocks.num_blocks);
-  const int64_t offset = static_cast<int64_t>(token % from.block_tokens) * from.head_dim;
-  const BFloat16* src = blocks.block(block) + offset;
-  BFloat16* dst = call.dst.block(target);
-  std::memcpy(dst + to.k_offset(head), src + from.k_offset(head), call.half_page_bytes());
-  std::memcpy(dst + to.v_offset(head), src + from.v_offset(head), call.half_page_bytes());
+  const int32_t first = token % block_tokens;
+  const size_t half_bytes = call.dst.shape.half_bytes();  // contiguous in src and dst
+  std::memcpy(call.dst.keys<std::byte>(target, head), blocks.keys<std::byte>(block, head, first),
+              half_bytes);
+  std::memcpy(call.dst.values<std::byte>(target, head),
+              blocks.values<std::byte>(block, head, first), half_bytes);
 }
 
 // Moves all pages. Pages without work are skipped inside a task, so that tasks stay independent.
@@ -93,7 +88,7 @@ size_t bytes_from_host(const GatherCall& call) {
   size_t num_bytes = 0;
   for (int64_t i = 0; i < call.num_copies(); ++i) {
     const int32_t token = token_of(call, i);
-    if (token >= 0 && !is_resident(call, token)) num_bytes += 2 * call.half_page_bytes();
+    if (token >= 0 && !is_resident(call, token)) num_bytes += 2 * call.dst.shape.half_bytes();
   }
   return num_bytes;
 }

@@ -153,9 +153,8 @@ struct Lists {
 // Fills a place with NaN: its page is to be fetched.
 void poison(const KvBlocksView& pages, int64_t head, int32_t place) {
   if (pages.base == nullptr) return;
-  const auto bytes = static_cast<size_t>(pages.shape.v_offset(0)) * 2 * sizeof(BFloat16);
-  BFloat16* begin = pages.block(place) + pages.shape.k_offset(static_cast<int32_t>(head));
-  std::memset(static_cast<void*>(begin), kNanByte, bytes);
+  std::memset(pages.keys<std::byte>(place, static_cast<int32_t>(head)), kNanByte,
+              2 * pages.shape.half_bytes());  // the values follow
 }
 
 // Gives `key` the place of a victim. Returns whether another key loses it.
@@ -222,36 +221,36 @@ struct FetchCall {
 
 // Copies missing page `index` of a head; keys, or values, are contiguous in src and dst.
 void fetch_page(const FetchCall& call, int32_t head, int64_t index) {
-  const KvBlockShape& from = call.src.shape;
-  const KvBlockShape& to = call.dst.shape;
   const int64_t at = head * call.missing.max_missing + index;
   const int32_t key = call.missing.keys[at];
   const int32_t place = call.missing.places[at];
-  const int32_t pages_per_block = from.block_tokens / to.block_tokens;
+  const int32_t page_tokens = call.dst.shape.block_tokens;
+  const int32_t pages_per_block = call.src.shape.block_tokens / page_tokens;
   SLUICE_CHECK(key >= 0 && key / pages_per_block < call.src.num_blocks && place >= 0 &&
                    place < call.dst.num_blocks,
                "fetch_hot_pages: key {} at place {}", key, place);
-  const int64_t page_elements = static_cast<int64_t>(to.block_tokens) * to.head_dim;
-  const BFloat16* src =
-      call.src.block(key / pages_per_block) + key % pages_per_block * page_elements;
-  BFloat16* dst = call.dst.block(place);
-  const size_t num_bytes = static_cast<size_t>(page_elements) * sizeof(BFloat16);
-  std::memcpy(dst + to.k_offset(head), src + from.k_offset(head), num_bytes);
-  std::memcpy(dst + to.v_offset(head), src + from.v_offset(head), num_bytes);
+  const int32_t block = key / pages_per_block;
+  const int32_t token = key % pages_per_block * page_tokens;
+  const size_t half_bytes = call.dst.shape.half_bytes();
+  std::memcpy(call.dst.keys<std::byte>(place, head), call.src.keys<std::byte>(block, head, token),
+              half_bytes);
+  std::memcpy(call.dst.values<std::byte>(place, head),
+              call.src.values<std::byte>(block, head, token), half_bytes);
 }
 
 // Returns the bytes read from the host, for the stream's meter.
 size_t fetch_missing(const FetchCall& call, ThreadTeam& team) {
-  const int64_t page_elements = call.dst.shape.v_offset(0) * 2;
+  const KvBlockShape& page = call.dst.shape;
+  const int64_t page_elements = int64_t{2} * page.block_tokens * page.head_dim;
   int64_t num_pages = 0;
-  for (int32_t head = 0; head < call.dst.shape.num_kv_heads; ++head) {
+  for (int32_t head = 0; head < page.num_kv_heads; ++head) {
     const int64_t count = call.missing.count[head];
     for_row_ranges(team, count, page_elements, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) fetch_page(call, head, i);
     });
     num_pages += count;
   }
-  const auto num_bytes = static_cast<size_t>(num_pages * page_elements) * sizeof(BFloat16);
+  const size_t num_bytes = static_cast<size_t>(num_pages) * 2 * page.half_bytes();
   *call.num_bytes += static_cast<int64_t>(num_bytes);
   return num_bytes;
 }

@@ -15,7 +15,7 @@ struct PageKernels {
   void (*bound_keys)(const uint16_t* keys, int32_t num_tokens, int32_t head_dim, uint16_t* bounds);
 
   // The largest score of q[num_heads][head_dim] against bounds[2][head_dim]: of the query heads
-  // that share one KV head (ops/page_selection.h has the equation).
+  // that share one KV head (ops/pages/page_selection.h has the equation).
   float (*score_page)(const float* q, int32_t num_heads, int32_t head_dim, const uint16_t* bounds);
 };
 

@@ -100,13 +100,11 @@ void update_page(const UpdateCall& call, const PageKernels& kernels, int32_t seq
   const int32_t block = call.block_table[static_cast<int64_t>(seq) * call.max_blocks + entry];
   SLUICE_CHECK(block >= 0 && block < call.kv.num_blocks, "update_key_bounds: block {} of {}", block,
                call.kv.num_blocks);
-  const auto* keys = reinterpret_cast<const uint16_t*>(call.kv.block(block)) +
-                     static_cast<int64_t>(begin % shape.block_tokens) * shape.head_dim;
   // The last page may be incomplete; it is computed again when tokens are added.
   const int32_t num_tokens = std::min(call.bounds.page_tokens, end - begin);
   for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-    kernels.bound_keys(keys + shape.k_offset(head), num_tokens, shape.head_dim,
-                       bounds + head * call.bounds.head_stride());
+    kernels.bound_keys(call.kv.keys<const uint16_t>(block, head, begin % shape.block_tokens),
+                       num_tokens, shape.head_dim, bounds + head * call.bounds.head_stride());
   }
 }
 
@@ -176,6 +174,7 @@ void run_scores(const ScoreCall& call, const PageKernels& kernels, ThreadTeam& t
 }  // namespace
 
 void CpuOps::update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const {
+  expect_kv_element("update_key_bounds", args.kv.shape, KvElement::kBFloat16);
   UpdateCall call{.bounds = make_table(args.bounds, args.block_ids),
                   .kv = args.kv,
                   .row_begin = args.batch.row_begin.data<int32_t>(),

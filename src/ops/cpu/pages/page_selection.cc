@@ -57,8 +57,8 @@ struct PageRanges {
   int32_t num_taken() const { return sink_end + num_top + num_pages - recent_begin; }
 };
 
-// Applies PageRule (ops/page_selection.h) to one list. Where all candidates would be taken anyway,
-// no scores are needed and the list is all pages.
+// Applies PageRule (ops/pages/page_selection.h) to one list. Where all candidates would be taken
+// anyway, no scores are needed and the list is all pages.
 PageRanges ranges_of(const SelectCall& call, const ListId& list) {
   const int32_t last_row = call.kv_end[list.seq] - 1;
   int32_t anchor = last_row;

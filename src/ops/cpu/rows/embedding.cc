@@ -23,6 +23,7 @@ void copy_row(const PackedWeight& table, int64_t id, BFloat16* out) {
 }  // namespace
 
 void CpuOps::embedding(Stream& stream, const EmbeddingArgs& args) const {
+  expect_weight_format("embedding", args.table.format, WeightFormat::kBFloat16);
   const auto* ids = args.token_ids.data<int32_t>();
   auto* out = args.out.data<BFloat16>();
   as_cpu(stream).submit("embedding",

@@ -83,13 +83,12 @@ void rope_row(const RopeCall& call, int64_t row) {
   SLUICE_CHECK(kv_row >= 0 && block_index < call.kv.num_blocks,
                "rope_and_write_kv: kv_rows[{}] is {}, the view has {} blocks of {} tokens", row,
                kv_row, call.kv.num_blocks, shape.block_tokens);
-  auto* block = reinterpret_cast<uint16_t*>(call.kv.block(block_index));
-  const int64_t token_offset = (kv_row % shape.block_tokens) * head_dim;
+  const int32_t token = kv_row % shape.block_tokens;
   for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
     call.kernels->rope(call.head(k + head * head_dim, call.k_norm, cos_sin,
-                                 block + shape.k_offset(head) + token_offset));
-    std::memcpy(block + shape.v_offset(head) + token_offset, v + head * head_dim,
-                static_cast<size_t>(head_dim) * sizeof(uint16_t));
+                                 call.kv.keys<uint16_t>(block_index, head, token)));
+    std::memcpy(call.kv.values<uint16_t>(block_index, head, token), v + head * head_dim,
+                shape.token_bytes());
   }
 }
 
@@ -113,6 +112,7 @@ void CpuOps::rope_angles(Stream& stream, const RopeAnglesArgs& args) const {
 }
 
 void CpuOps::rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const {
+  expect_kv_element("rope_and_write_kv", args.kv.shape, KvElement::kBFloat16);
   SLUICE_CHECK(args.kv.shape.head_dim <= kMaxRopeHeadDim, "rope_and_write_kv: head_dim {}",
                args.kv.shape.head_dim);
   const RopeCall call{

@@ -117,11 +117,9 @@ bool is_set(const AuditCall& call, int32_t list_head, int32_t q_tile, int32_t kv
 // ---- Scores ------------------------------------------------------------------------------------
 
 const uint16_t* key_at(const AuditCall& call, int32_t kv_head, int32_t position) {
-  const KvBlockShape& shape = call.kv.shape;
-  const int32_t entry = (position - *call.kv_begin) / shape.block_tokens;
-  return reinterpret_cast<const uint16_t*>(call.kv.block(call.block_table[entry])) +
-         shape.k_offset(kv_head) +
-         static_cast<int64_t>(position % shape.block_tokens) * shape.head_dim;
+  const int32_t block_tokens = call.kv.shape.block_tokens;
+  const int32_t block = call.block_table[(position - *call.kv_begin) / block_tokens];
+  return call.kv.keys<const uint16_t>(block, kv_head, position % block_tokens);
 }
 
 float dot(const float* a, const float* b, int32_t count) {
@@ -285,6 +283,7 @@ void run_call(const AuditCall& call, ThreadTeam& team) {
 }  // namespace
 
 void CpuOps::audit_mass(Stream& stream, const AuditMassArgs& args) const {
+  expect_kv_element("audit_mass", args.kv.shape, KvElement::kBFloat16);
   as_cpu(stream).submit("audit mass",
                         [call = make_call(args)](ThreadTeam& team) { run_call(call, team); });
 }

@@ -232,17 +232,15 @@ void gather_head(const GatherColumnsCall& call, int32_t segment, int32_t kv_head
   const int64_t list = static_cast<int64_t>(list_head) * call.num_segments + segment;
   const int32_t* positions = call.positions + list * call.max_columns;
   const int32_t count = call.count[list];
-  const KvBlockShape& shape = call.run.kv.shape;
   const int64_t head_elements = static_cast<int64_t>(call.max_columns) * call.head_dim;
   uint16_t* keys =
       call.kv + (static_cast<int64_t>(segment) * call.num_kv_heads + kv_head) * 2 * head_elements;
   uint16_t* values = keys + head_elements;
-  const int64_t to_values = shape.v_offset(kv_head) - shape.k_offset(kv_head);
   for (int32_t i = 0; i < count; ++i) {
     if (positions[i] < *call.run.kv_begin || positions[i] >= *call.run.kv_end) continue;
-    const uint16_t* key = call.run.key(kv_head, positions[i]);
-    std::copy_n(key, call.head_dim, keys + int64_t{i} * call.head_dim);
-    std::copy_n(key + to_values, call.head_dim, values + int64_t{i} * call.head_dim);
+    const int64_t to = int64_t{i} * call.head_dim;
+    std::copy_n(call.run.key(kv_head, positions[i]), call.head_dim, keys + to);
+    std::copy_n(call.run.value(kv_head, positions[i]), call.head_dim, values + to);
   }
   const int64_t used = int64_t{count} * call.head_dim;
   const int64_t padded =
@@ -274,7 +272,7 @@ void CpuOps::score_columns(Stream& stream, const ScoreColumnsArgs& args) const {
   const auto num_q_heads = static_cast<int32_t>(args.vectors.dim(0));
   const auto num_lists = static_cast<int32_t>(args.scores.dim(0));
   const ScoreColumnsCall call{.probes = probes_of(args, args.lse),
-                              .run = key_run_of(args),
+                              .run = key_run_of("score_columns", args),
                               .scores = args.scores.data<int32_t>(),
                               .num_list_heads = num_lists,
                               .heads_per_list = num_q_heads / num_lists,
@@ -298,7 +296,7 @@ void CpuOps::score_columns(Stream& stream, const ScoreColumnsArgs& args) const {
 
 void CpuOps::gather_columns(Stream& stream, const GatherColumnsArgs& args) const {
   const TileColumns& columns = args.columns;
-  const GatherColumnsCall call{.run = key_run_of(args),
+  const GatherColumnsCall call{.run = key_run_of("gather_columns", args),
                                .positions = columns.positions.data<int32_t>(),
                                .count = columns.count.data<int32_t>(),
                                .kv = reinterpret_cast<uint16_t*>(columns.kv.bytes()),

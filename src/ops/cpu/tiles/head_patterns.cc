@@ -1,6 +1,6 @@
 // choose_patterns on the CPU. Thread rule: enqueue only; heads and segments run on the stream's
 // team.
-#include "ops/head_patterns.h"
+#include "ops/tiles/head_patterns.h"
 
 #include <algorithm>
 #include <vector>

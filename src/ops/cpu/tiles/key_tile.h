@@ -8,11 +8,11 @@
 #include <span>
 
 #include "device/cpu/cpu_features.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cpu/scalar_math.h"
 #include "ops/cpu/thread_scratch.h"
 #include "ops/cpu/tiles/kernels.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::cpu {
 
@@ -28,13 +28,15 @@ struct KeyRunCall {
   const int32_t* kv_end;
   const int32_t* block_table;
 
-  // Position and head of a key; its value lies v_offset - k_offset further.
+  // The key, or the value, of a head at a position.
   const uint16_t* key(int32_t kv_head, int32_t position) const {
-    const KvBlockShape& shape = kv.shape;
-    const int32_t entry = (position - *kv_begin) / shape.block_tokens;
-    return reinterpret_cast<const uint16_t*>(kv.block(block_table[entry])) +
-           shape.k_offset(kv_head) +
-           static_cast<int64_t>(position % shape.block_tokens) * shape.head_dim;
+    return kv.keys<const uint16_t>(block_of(position), kv_head, position % kv.shape.block_tokens);
+  }
+  const uint16_t* value(int32_t kv_head, int32_t position) const {
+    return kv.values<const uint16_t>(block_of(position), kv_head, position % kv.shape.block_tokens);
+  }
+  int32_t block_of(int32_t position) const {
+    return block_table[(position - *kv_begin) / kv.shape.block_tokens];
   }
   int32_t first_tile() const { return *kv_begin / kMaskTileTokens; }
   int32_t num_tiles() const {
@@ -42,9 +44,10 @@ struct KeyRunCall {
   }
 };
 
-// Of the args of an op that reads keys.
+// Of the args of an op that reads keys. Errors: kUnsupported for keys of another type.
 template <typename Args>
-KeyRunCall key_run_of(const Args& args) {
+KeyRunCall key_run_of(std::string_view op, const Args& args) {
+  expect_kv_element(op, args.kv.shape, KvElement::kBFloat16);
   return {.kv = args.kv,
           .kv_begin = args.kv_begin.template data<int32_t>(),
           .kv_end = args.kv_end.template data<int32_t>(),
@@ -102,8 +105,8 @@ void for_each_probe(const TileKernels& kernels, std::span<const RowProbe> probes
   }
 }
 
-// The log-sum-exp of a probe's records, in the order that ops/tile_selection.h gives; not finite
-// where the probe is not usable: NaN and infinity make the sum NaN.
+// The log-sum-exp of a probe's records, in the order that ops/tiles/tile_selection.h gives; not
+// finite where the probe is not usable: NaN and infinity make the sum NaN.
 inline float log_sum_exp(const float* records, int32_t count) {
   const float largest = *std::max_element(records, records + count);
   float lanes[kRecordLanes] = {};

@@ -180,7 +180,7 @@ void CpuOps::score_lines(Stream& stream, const ScoreLinesArgs& args) const {
       .lse = args.lse.data<float>(),
       .row_begin = args.batch.row_begin.data<int32_t>(),
       .first_pos = args.batch.first_pos.data<int32_t>(),
-      .run = key_run_of(args),
+      .run = key_run_of("score_lines", args),
       .first_row = args.rows.first,
       .lines = args.lines,
       .scale = args.scale,

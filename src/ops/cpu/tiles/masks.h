@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "ops/attention.h"
-#include "ops/tile_rule.h"
+#include "ops/attention/attention.h"
+#include "ops/tiles/tile_rule.h"
 
 namespace sluice::cpu {
 

@@ -1,4 +1,4 @@
-// Masses of tiles from records, in the arithmetic that ops/tile_selection.h fixes.
+// Masses of tiles from records, in the arithmetic that ops/tiles/tile_selection.h fixes.
 //
 // Used by tile_masses, select_tiles and choose_patterns. Thread rule: pure functions.
 #pragma once
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ops/cpu/tiles/key_tile.h"
-#include "ops/tile_rule.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_rule.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::cpu {
 

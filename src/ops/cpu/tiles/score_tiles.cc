@@ -82,10 +82,7 @@ ScoreCall make_call(const ScoreTilesArgs& args) {
   return {.q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
           .row_begin = args.batch.row_begin.data<int32_t>(),
           .first_pos = args.batch.first_pos.data<int32_t>(),
-          .run = {.kv = args.kv,
-                  .kv_begin = args.kv_begin.data<int32_t>(),
-                  .kv_end = args.kv_end.data<int32_t>(),
-                  .block_table = args.block_table.data<int32_t>()},
+          .run = key_run_of("score_tiles", args),
           .probes = args.probes,
           .rows = args.rows,
           .scale = args.probes.kind == TileProbeKind::kAntidiagonal

@@ -7,7 +7,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/tiles/masks.h"
-#include "ops/tile_lines.h"
+#include "ops/tiles/tile_lines.h"
 
 namespace sluice::cpu {
 namespace {

@@ -1,4 +1,5 @@
-// tile_masses and select_tiles on the CPU: masses from records, then the rule of ops/tile_rule.h.
+// tile_masses and select_tiles on the CPU: masses from records, then the rule of
+// ops/tiles/tile_rule.h.
 //
 // Lists do not depend on each other. Thread rule: enqueue only; lists run on the stream's team.
 #include <algorithm>

@@ -59,11 +59,11 @@ CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, 4>& size
 }
 
 CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens) {
-  const int64_t row_bytes = int64_t{kv.shape.head_dim} * int64_t{sizeof(BFloat16)};
   return make_tensor_map(
       kv.base,
       {kv.shape.head_dim, kv.shape.block_tokens, int64_t{kv.shape.num_kv_heads} * 2, kv.num_blocks},
-      {row_bytes, row_bytes * kv.shape.block_tokens, static_cast<int64_t>(kv.stride_bytes)},
+      {static_cast<int64_t>(kv.shape.token_bytes()), static_cast<int64_t>(kv.shape.half_bytes()),
+       static_cast<int64_t>(kv.stride_bytes)},
       {64, box_tokens, 1, 1});
 }
 

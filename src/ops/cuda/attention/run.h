@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::cuda {
 

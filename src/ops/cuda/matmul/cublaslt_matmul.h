@@ -14,7 +14,7 @@
 
 #include "device/device.h"
 #include "ops/cuda/matmul/cublaslt_library.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 namespace sluice::cuda {
 

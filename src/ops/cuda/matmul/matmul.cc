@@ -49,10 +49,11 @@ void prepare_matmul(CudaStream& stream) {
   stream.submit("prepare matmul", [&](cudaStream_t) { matmul_state(stream).library(); });
 }
 
-// A packed weight is the matrix itself, row by row, in bf16.
-size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols) const {
+// A packed weight is the matrix itself, row by row.
+size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) const {
+  expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   constexpr size_t kAlignment = 256;
-  const size_t num_bytes = static_cast<size_t>(num_rows * num_cols) * sizeof(BFloat16);
+  const size_t num_bytes = weight_bytes(format, num_rows, num_cols);
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -61,6 +62,7 @@ size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols) const {
 // Order: the first product of a stream allocates (ops/cuda/matmul/cublaslt_matmul.h), so it cannot
 // be captured in a graph.
 void CudaOps::matmul(Stream& on, const MatmulArgs& args) const {
+  expect_weight_format("matmul", args.weight.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
   stream.submit("matmul", [&](cudaStream_t handle) { multiply(stream, handle, args); });
@@ -69,6 +71,7 @@ void CudaOps::matmul(Stream& on, const MatmulArgs& args) const {
 // One kernel for up to 16 rows, with the same guarantee; more rows go through `matmul` and
 // `swiglu`.
 void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
+  expect_weight_format("gated_product", args.weight.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
   if (args.x.dim(0) > kMaxSkinnyRows || !has_vectors(args.x, args.weight)) {

@@ -47,6 +47,7 @@ void launch_convert(cudaStream_t stream, const std::byte* src, uint16_t* dst, si
 // Order: unlike on the CPU device, `src` has been read when this returns; the host's threads copy
 // it piece by piece into pinned memory.
 void CudaOps::pack_weight(Stream& on, const PackWeightArgs& args) const {
+  expect_weight_format("pack_weight", args.dst.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   stream.submit("pack_weight", [&](cudaStream_t handle) {
     auto* dst = reinterpret_cast<uint16_t*>(args.dst.data) + args.row_begin * args.dst.num_cols;

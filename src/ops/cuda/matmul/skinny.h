@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "ops/activation.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
+#include "ops/rows/activation.h"
 
 namespace sluice {
 

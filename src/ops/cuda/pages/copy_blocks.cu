@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads)
     copy_blocks_kernel(const __grid_constant__ CopyCall call) {
   const uint32_t lane = threadIdx.x % kWarpThreads;
   const uint32_t num_warps = gridDim.x * (kThreads / kWarpThreads);
-  // The last piece of a block may be shorter; blocks are multiples of 16 bytes (ops/copy_blocks.h).
+  // The last piece of a block may be shorter; blocks are multiples of 16 bytes
+  // (ops/pages/copy_blocks.h).
   const uint32_t pieces_per_block = (call.block_bytes + kPieceBytes - 1) / kPieceBytes;
   const uint32_t num_pieces = call.num_ids * pieces_per_block;
   // Neighbouring pieces go to different multiprocessors.

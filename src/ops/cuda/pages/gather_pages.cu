@@ -137,11 +137,10 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherCall
 }
 
 Blocks make_blocks(const KvBlocksView& kv) {
-  constexpr int64_t kElementBytes = sizeof(BFloat16);
   return {.base = kv.base,
           .stride_bytes = static_cast<int64_t>(kv.stride_bytes),
-          .head_bytes = kv.shape.k_offset(1) * kElementBytes,
-          .value_bytes = kv.shape.v_offset(0) * kElementBytes};
+          .head_bytes = static_cast<int64_t>(kv.shape.key_offset(1)),
+          .value_bytes = static_cast<int64_t>(kv.shape.value_offset(0))};
 }
 
 GatherCall make_call(const GatherPagesArgs& args) {
@@ -165,8 +164,7 @@ GatherCall make_call(const GatherPagesArgs& args) {
       .num_entries = pages.num_entries,
       .page_tokens = pages.page_tokens,
       .pages_per_block = args.src.shape.block_tokens / pages.page_tokens,
-      .run_bytes =
-          pages.page_tokens * args.src.shape.head_dim * static_cast<int32_t>(sizeof(BFloat16)),
+      .run_bytes = static_cast<int32_t>(args.dst.shape.half_bytes()),
   };
 }
 

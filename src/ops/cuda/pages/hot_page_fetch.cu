@@ -105,7 +105,6 @@ __global__ void __launch_bounds__(kThreads) fetch_hot_pages_kernel(const FetchCa
 }
 
 FetchCall make_fetch_call(const FetchHotPagesArgs& args) {
-  constexpr int64_t kElementBytes = sizeof(BFloat16);
   return {.src = args.src.base,
           .dst = args.dst.base,
           .keys = args.missing.keys.data<int32_t>(),
@@ -114,8 +113,8 @@ FetchCall make_fetch_call(const FetchHotPagesArgs& args) {
           .num_bytes = reinterpret_cast<unsigned long long*>(args.num_bytes.data<int64_t>()),
           .src_stride_bytes = static_cast<int64_t>(args.src.stride_bytes),
           .dst_stride_bytes = static_cast<int64_t>(args.dst.stride_bytes),
-          .src_half_bytes = args.src.shape.v_offset(0) * kElementBytes,
-          .run_bytes = static_cast<int32_t>(args.dst.shape.v_offset(0) * kElementBytes),
+          .src_half_bytes = static_cast<int64_t>(args.src.shape.half_bytes()),
+          .run_bytes = static_cast<int32_t>(args.dst.shape.half_bytes()),
           .num_heads = args.src.shape.num_kv_heads,
           .max_missing = static_cast<int32_t>(args.missing.keys.dim(1)),
           .pages_per_block = args.src.shape.block_tokens / args.dst.shape.block_tokens};

@@ -354,29 +354,28 @@ Sets make_sets(const HotPageSets& sets) {
 
 FindCall make_find_call(const FindHotPagesArgs& args) {
   const KvBlocksView& poisoned = args.poisoned;
-  return {
-      .sets = make_sets(args.sets),
-      .page_ids = args.pages.page_ids.data<int32_t>(),
-      .page_count = args.pages.page_count.data<int32_t>(),
-      .block_ids = args.block_ids.data<int32_t>(),
-      .kv_end = args.kv_end.data<int32_t>(),
-      .places = args.places.data<int32_t>(),
-      .missing_keys = args.missing.keys.data<int32_t>(),
-      .missing_places = args.missing.places.data<int32_t>(),
-      .num_missing = args.missing.count.data<int32_t>(),
-      .counts = reinterpret_cast<unsigned long long*>(args.counts.data<int64_t>()),
-      .poisoned = poisoned.base,
-      .poisoned_stride_bytes = static_cast<int64_t>(poisoned.stride_bytes),
-      .poisoned_head_bytes = poisoned.shape.k_offset(1) * static_cast<int64_t>(sizeof(BFloat16)),
-      .max_missing = static_cast<int32_t>(args.missing.keys.dim(1)),
-      .num_seqs = static_cast<int32_t>(args.pages.page_ids.dim(0)),
-      .num_list_heads = static_cast<int32_t>(args.pages.page_ids.dim(1)),
-      .max_pages = static_cast<int32_t>(args.pages.page_ids.dim(3)),
-      .max_places = static_cast<int32_t>(args.places.dim(3)),
-      .max_blocks = static_cast<int32_t>(args.block_ids.dim(1)),
-      .num_entries = args.pages.num_entries,
-      .page_tokens = args.pages.page_tokens,
-      .pages_per_block = args.block_tokens / args.pages.page_tokens};
+  return {.sets = make_sets(args.sets),
+          .page_ids = args.pages.page_ids.data<int32_t>(),
+          .page_count = args.pages.page_count.data<int32_t>(),
+          .block_ids = args.block_ids.data<int32_t>(),
+          .kv_end = args.kv_end.data<int32_t>(),
+          .places = args.places.data<int32_t>(),
+          .missing_keys = args.missing.keys.data<int32_t>(),
+          .missing_places = args.missing.places.data<int32_t>(),
+          .num_missing = args.missing.count.data<int32_t>(),
+          .counts = reinterpret_cast<unsigned long long*>(args.counts.data<int64_t>()),
+          .poisoned = poisoned.base,
+          .poisoned_stride_bytes = static_cast<int64_t>(poisoned.stride_bytes),
+          .poisoned_head_bytes = static_cast<int64_t>(poisoned.shape.key_offset(1)),
+          .max_missing = static_cast<int32_t>(args.missing.keys.dim(1)),
+          .num_seqs = static_cast<int32_t>(args.pages.page_ids.dim(0)),
+          .num_list_heads = static_cast<int32_t>(args.pages.page_ids.dim(1)),
+          .max_pages = static_cast<int32_t>(args.pages.page_ids.dim(3)),
+          .max_places = static_cast<int32_t>(args.places.dim(3)),
+          .max_blocks = static_cast<int32_t>(args.block_ids.dim(1)),
+          .num_entries = args.pages.num_entries,
+          .page_tokens = args.pages.page_tokens,
+          .pages_per_block = args.block_tokens / args.pages.page_tokens};
 }
 
 // ---- Forget ----------------------------------------------------------------------------------

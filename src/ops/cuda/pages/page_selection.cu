@@ -68,8 +68,8 @@ struct PageRanges {
   __device__ int32_t num_taken() const { return sink_end + num_top + num_pages - recent_begin; }
 };
 
-// Applies PageRule (ops/page_selection.h) to one list. Where all candidates would be taken anyway,
-// no scores are needed and the list is all pages.
+// Applies PageRule (ops/pages/page_selection.h) to one list. Where all candidates would be taken
+// anyway, no scores are needed and the list is all pages.
 __device__ inline PageRanges find_ranges(const SelectCall& call, int32_t seq, int32_t q_page) {
   const int32_t last_row = call.kv_end[seq] - 1;
   int32_t anchor = last_row;

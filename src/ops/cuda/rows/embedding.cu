@@ -46,6 +46,7 @@ void copy_rows(CudaStream& stream, const CopyRowsCall& call) {
 }
 
 void CudaOps::embedding(Stream& on, const EmbeddingArgs& args) const {
+  expect_weight_format("embedding", args.table.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   CopyRowsCall call{
       .table = reinterpret_cast<const uint16_t*>(args.table.data),

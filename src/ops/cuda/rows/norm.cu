@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
 #pragma unroll
   for (int v = 0; v < kNormVectors; ++v) {
     if (call.residual != nullptr) {
-      // The norm reads the rounded sum, as the next layer does (ops/norm.h).
+      // The norm reads the rounded sum, as the next layer does (ops/rows/norm.h).
       rows[v] = add_rounded(old[v], rows[v]);
       const int index = thread + v * kRowThreads;
       if (exists && index < num_vectors) residual[index] = rows[v];

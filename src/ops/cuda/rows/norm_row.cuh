@@ -24,7 +24,7 @@ inline int norm_row_threads(int64_t hidden) {
   return kMaxNormThreads;
 }
 
-// bf16(a + b) of eight pairs: the residual addition of ops/norm.h.
+// bf16(a + b) of eight pairs: the residual addition of ops/rows/norm.h.
 __device__ inline Bf16x8 add_rounded(const Bf16x8& a, const Bf16x8& b) {
   float x[8], y[8];
   unpack(a, x);

@@ -4,7 +4,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::cuda {
 namespace {

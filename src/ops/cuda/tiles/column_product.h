@@ -9,7 +9,7 @@
 
 #include "core/tensor_view.h"
 #include "device/cuda/cuda_stream.h"
-#include "ops/tile_columns.h"
+#include "ops/tiles/tile_columns.h"
 
 namespace sluice::cuda {
 

@@ -11,7 +11,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/tiles/block_reducer.cuh"
 #include "ops/cuda/tiles/masses.cuh"
-#include "ops/head_patterns.h"
+#include "ops/tiles/head_patterns.h"
 
 namespace sluice::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "device/cuda/cuda_stream.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::cuda {
 
@@ -43,7 +43,7 @@ KeyRunCall key_run_of(const Args& args) {
 // Throws kUnsupported unless vectors of 16 bytes make up a key.
 void check_key_width(const char* op, const CudaStream& stream, int32_t head_dim);
 
-// The same, for keys in blocks, which must begin at multiples of 16 bytes.
+// The same, for keys in blocks, which are bf16 and begin at multiples of 16 bytes.
 void check_key_run(const char* op, const CudaStream& stream, const KvBlocksView& kv);
 
 }  // namespace sluice::cuda

@@ -1,4 +1,4 @@
-// Masses of tiles from records, in the arithmetic that ops/tile_selection.h fixes.
+// Masses of tiles from records, in the arithmetic that ops/tiles/tile_selection.h fixes.
 //
 // Bound: two exponentials for each record. Tile: a warp computes the log-sum-exp of a probe, then
 // each thread adds the shares of its own KV tiles. Used by tiles/select_tiles.cu and
@@ -11,8 +11,8 @@
 
 #include "ops/cuda/common.cuh"
 #include "ops/portable_math.h"
-#include "ops/tile_rule.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_rule.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::cuda {
 
@@ -51,8 +51,8 @@ struct ProbeSums {
   float lse[kProbesAtOnce];
 };
 
-// The log-sum-exp of a probe's records, in the order that ops/tile_selection.h gives. All lanes get
-// it. REQUIRES: the whole warp calls it.
+// The log-sum-exp of a probe's records, in the order that ops/tiles/tile_selection.h gives. All
+// lanes get it. REQUIRES: the whole warp calls it.
 __device__ inline float log_sum_exp(const float* records, int32_t count) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
   float largest = -INFINITY;

@@ -10,7 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "device/cuda/cuda_report.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice::cuda {
 

@@ -11,7 +11,7 @@
 #include "ops/cuda/tiles/key_run.cuh"
 #include "ops/cuda/tiles/key_run.h"
 #include "ops/cuda/tiles/masses.cuh"
-#include "ops/tile_lines.h"
+#include "ops/tiles/tile_lines.h"
 
 namespace sluice::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/tiles/largest.cuh"
-#include "ops/tile_lines.h"
+#include "ops/tiles/tile_lines.h"
 
 namespace sluice::cuda {
 namespace {

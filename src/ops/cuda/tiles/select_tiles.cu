@@ -57,8 +57,8 @@ struct Cut {
   int32_t num_cut = 0;  // chosen, and then cut off by max_tiles
 };
 
-// The rule (take_tiles of ops/tile_rule.h) over masses in shared memory. All functions are called
-// by every thread of the block and give each the same.
+// The rule (take_tiles of ops/tiles/tile_rule.h) over masses in shared memory. All functions are
+// called by every thread of the block and give each the same.
 class RuleOverMasses {
  public:
   __device__ RuleOverMasses(const TileRule& rule, const QueryTile& tile, const uint32_t* masses,

@@ -7,11 +7,11 @@
 #include <cstdint>
 
 #include "device/cuda/cuda_stream.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::cuda {
 
-// The op of ops/attention.h for sequences of at most one row.
+// The op of ops/attention/attention.h for sequences of at most one row.
 //
 // The run is cut into windows at absolute positions, and these into strips of 32 tokens. Each strip
 // is computed from the empty state, strips are added up to halves of windows and these to

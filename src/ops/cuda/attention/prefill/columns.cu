@@ -2,7 +2,7 @@
 //
 // Bound: latency; the lists of a segment are a few KiB. Every query tile of a segment reads them
 // once here, so that the attention kernel compares positions only. Thread rule: host thread.
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/attention/prefill/columns.h"
 
 namespace sluice::cuda {

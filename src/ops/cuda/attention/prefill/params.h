@@ -51,7 +51,7 @@ struct PrefillParams {
   uint32_t* num_begun = nullptr;  // counts the CTAs that have begun; zero between kernels
 };
 
-// The page lists of a call, for the kernels that take them (ops/attention.h).
+// The page lists of a call, for the kernels that take them (ops/attention/attention.h).
 struct PrefillLists {
   const int32_t* page_ids = nullptr;
   const int32_t* page_count = nullptr;

@@ -36,8 +36,8 @@ void check_supported(const AttentionArgs& args) {
 // The most KV heads, dividing all of them, whose K and V of the longest run fit half of the L2
 // cache: tiles of these heads run side by side.
 int32_t heads_together(const AttentionArgs& args, int64_t l2_bytes) {
-  const int64_t bytes_per_head =
-      std::max<int64_t>(max_run_tokens(args), 1) * args.kv.shape.head_dim * 2 * sizeof(BFloat16);
+  const int64_t bytes_per_head = std::max<int64_t>(max_run_tokens(args), 1) * 2 *
+                                 static_cast<int64_t>(args.kv.shape.token_bytes());
   int32_t heads = args.kv.shape.num_kv_heads;
   while (heads > 1 &&
          (args.kv.shape.num_kv_heads % heads != 0 || heads * bytes_per_head > l2_bytes / 2)) {
@@ -112,6 +112,7 @@ KvBlocksView blocks_of_columns(const AttentionArgs& args) {
                     .num_blocks = static_cast<int32_t>(args.columns.kv.dim(0)),
                     .shape = args.kv.shape};
   view.shape.block_tokens = static_cast<int32_t>(args.columns.kv.dim(3));
+  view.shape.element = KvElement::kBFloat16;  // whatever the blocks have
   view.stride_bytes = view.shape.block_bytes();
   return view;
 }

@@ -5,12 +5,12 @@
 #pragma once
 
 #include "device/cuda/cuda_stream.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice::cuda {
 
-// The op of ops/attention.h for any number of rows; correct for a single row too, but slow there.
-// It alone takes tile masks.
+// The op of ops/attention/attention.h for any number of rows; correct for a single row too, but
+// slow there. It alone takes tile masks.
 //
 // A tile of KV tokens updates a row's state once: 128 tokens at absolute positions where
 // block_tokens is a multiple of 128, else the largest of 64, 32 or 16 that the kernel has and that

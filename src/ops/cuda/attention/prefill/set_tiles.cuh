@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/attention/fragment.cuh"
 #include "ops/cuda/attention/prefill/params.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/attention/run.h"
 
 namespace sluice::cuda {

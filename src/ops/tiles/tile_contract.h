@@ -5,8 +5,8 @@
 
 #include "ops/kv_blocks.h"
 #include "ops/shape_contract.h"
-#include "ops/tile_lines.h"
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_lines.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 

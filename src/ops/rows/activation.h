@@ -5,7 +5,7 @@
 
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/matmul.h"
+#include "ops/matmul/matmul.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // Shape contracts of the ops of page selection.
-#include "ops/page_selection.h"
+#include "ops/pages/page_selection.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"

@@ -1,9 +1,9 @@
 // The shape contract of choose_patterns.
-#include "ops/head_patterns.h"
+#include "ops/tiles/head_patterns.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
-#include "ops/tile_contract.h"
+#include "ops/tiles/tile_contract.h"
 
 namespace sluice {
 

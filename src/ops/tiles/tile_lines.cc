@@ -1,9 +1,9 @@
 // The shape contracts of the ops of lines.
-#include "ops/tile_lines.h"
+#include "ops/tiles/tile_lines.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
-#include "ops/tile_contract.h"
+#include "ops/tiles/tile_contract.h"
 
 namespace sluice {
 void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) {

@@ -51,11 +51,11 @@ struct AttentionState {
 // q_page_tokens 0 one list serves all rows of a sequence (decode).
 //
 // By default page p is found through block_table. With `gathered`, entries [first_entry,
-// first_entry + num_entries) of each list have been copied side by side (ops/gather_pages.h): entry
-// first_entry + j of KV head h is head h of block j of `kv`, whose block_tokens is page_tokens;
-// block_table is not read, other entries are skipped, and the bits are those of the pages in place;
-// num_seqs and num_q_pages are 1 (on CUDA num_rows, too: kUnsupported). The calls for the parts of
-// one list follow one another on the stream, with no other attention in between.
+// first_entry + num_entries) of each list have been copied side by side (ops/pages/gather_pages.h):
+// entry first_entry + j of KV head h is head h of block j of `kv`, whose block_tokens is
+// page_tokens; block_table is not read, other entries are skipped, and the bits are those of the
+// pages in place; num_seqs and num_q_pages are 1 (on CUDA num_rows, too: kUnsupported). The calls
+// for the parts of one list follow one another on the stream, with no other attention in between.
 //
 // Gathered pages that have `places` lie anywhere: entry j of KV head h of sequence s is head h of
 // block places[s][h][0][j] of `kv`. Then num_seqs may be larger, and the whole list is one part

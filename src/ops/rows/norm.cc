@@ -1,5 +1,5 @@
 // Shape contract of rms_norm.
-#include "ops/norm.h"
+#include "ops/rows/norm.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"

@@ -1,9 +1,9 @@
 // The shape contracts of the ops of columns.
-#include "ops/tile_columns.h"
+#include "ops/tiles/tile_columns.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
-#include "ops/tile_contract.h"
+#include "ops/tiles/tile_contract.h"
 
 namespace sluice {
 namespace {

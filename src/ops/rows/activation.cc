@@ -1,5 +1,5 @@
 // Shape contracts of swiglu, gated_product and gather_rows.
-#include "ops/activation.h"
+#include "ops/rows/activation.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"

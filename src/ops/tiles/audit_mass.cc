@@ -1,5 +1,5 @@
 // How many rows are audited, the shape contract, and what a tally says.
-#include "ops/audit_mass.h"
+#include "ops/tiles/audit_mass.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,17 +2,17 @@
 //
 // Pooled vectors estimate the attention of some heads well and that of others badly. The rows at
 // the end of a segment tell: their true softmax mass by KV tile against what pools say of it. Used
-// by policies that have both selections; score_lines, select_diagonals (ops/tile_lines.h) and
-// select_tiles (ops/tile_selection.h) read the result. Thread rule: enqueue only.
+// by policies that have both selections; score_lines, select_diagonals (ops/tiles/tile_lines.h) and
+// select_tiles (ops/tiles/tile_selection.h) read the result. Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>
 
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/attention.h"
-#include "ops/tile_lines.h"
-#include "ops/tile_selection.h"
+#include "ops/attention/attention.h"
+#include "ops/tiles/tile_lines.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 

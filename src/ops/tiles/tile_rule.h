@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace sluice {
 

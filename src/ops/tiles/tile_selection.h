@@ -2,11 +2,11 @@
 //
 // All policies of sparse prefill score tiles with the same record: R[x, J], the log-sum-exp of
 // probe row x over KV tile J. They differ in the probe rows and in what replaces the keys. The
-// softmax mass of a tile follows from the records of all tiles, and ops/tile_rule.h turns masses
-// into a mask. A record depends on its own tile alone, so that runs and kernels may be cut at any
-// tile border without changing a bit. Everything stays on the device. Tables (batch, kv_begin,
-// kv_end, block_table) are written as in ops/attention.h: never by a kernel. Thread rule: enqueue
-// only.
+// softmax mass of a tile follows from the records of all tiles, and ops/tiles/tile_rule.h turns
+// masses into a mask. A record depends on its own tile alone, so that runs and kernels may be cut
+// at any tile border without changing a bit. Everything stays on the device. Tables (batch,
+// kv_begin, kv_end, block_table) are written as in ops/attention/attention.h: never by a kernel.
+// Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 #include "core/mix.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/attention.h"
-#include "ops/tile_rule.h"
+#include "ops/attention/attention.h"
+#include "ops/tiles/tile_rule.h"
 
 namespace sluice {
 
@@ -119,7 +119,7 @@ void score_tiles(Stream& stream, const ScoreTilesArgs& args);
 inline constexpr int32_t kRecordLanes = 32;
 
 // Shares of softmax mass that tiles hold, where other ops stand between records and the mask
-// (subtract_columns of ops/tile_columns.h).
+// (subtract_columns of ops/tiles/tile_columns.h).
 struct TileMasses {
   TensorView lse;     // f32 [num_q_heads, num_probes]: log-sum-exp of a probe's records; not finite
                       // where the probe is not usable
@@ -151,7 +151,7 @@ void tile_masses(Stream& stream, const TileMassesArgs& args);
 
 // How a query head attends in a segment of rows, where heads of a list differ.
 enum class HeadPattern : int32_t {
-  kLines,  // by verticals and tile diagonals (ops/tile_lines.h)
+  kLines,  // by verticals and tile diagonals (ops/tiles/tile_lines.h)
   kTiles,  // by the tiles of each query tile
 };
 
@@ -179,9 +179,9 @@ struct SelectTilesArgs {
 // tile J is the mean over the tile's usable probes and the heads of the list of
 // exp(R[x, J] - L[x]), in f32, where L[x] is the log-sum-exp of R[x, J] over J; a probe whose L is
 // not finite is not usable. Masses are rounded down to integers (kMassOne), NaN counts as 0, and
-// take_tiles of ops/tile_rule.h decides. Bits of query tiles without rows, and of KV tiles above
-// the diagonal, are 0. With patterns the tiles are added to the mask, and to the counts those that
-// were not set; a list without heads of kTiles in the segment keeps its bits.
+// take_tiles of ops/tiles/tile_rule.h decides. Bits of query tiles without rows, and of KV tiles
+// above the diagonal, are 0. With patterns the tiles are added to the mask, and to the counts those
+// that were not set; a list without heads of kTiles in the segment keeps its bits.
 //
 // Equal records give equal bits on every device, because the arithmetic is fixed: exp and ln are
 // those of ops/portable_math.h. L is the largest record plus ln of a sum over kRecordLanes lanes:
@@ -197,7 +197,7 @@ struct SelectTilesArgs {
 // Errors: those of every op (ops/ops.h). On CUDA: kUnsupported for more KV tiles than shared memory
 // has masses of, more than 3 million tokens on every GPU; an asynchronous error names a query tile
 // that lies beyond the records.
-// Source: ops/tile_rule.h.
+// Source: ops/tiles/tile_rule.h.
 void select_tiles(Stream& stream, const SelectTilesArgs& args);
 
 // Adds tiles to a mask, for lists whose query heads attend in several ways: some have sinks and a

@@ -4,18 +4,19 @@
 // The rows of a segment (segment_tokens rows at an absolute multiple of it) share their lines. The
 // keys are walked twice: score_line_rows makes records, as score_tiles does; score_lines sums up
 // probabilities in integers, so that the order of additions cannot change a choice. Verticals then
-// become columns (select_columns of ops/tile_columns.h), diagonals of tiles a mask. Where some
-// heads attend by tiles instead (HeadPattern, ops/head_patterns.h), they are left out of the sums.
-// Tables are written as in ops/attention.h: never by a kernel. Thread rule: enqueue only.
+// become columns (select_columns of ops/tiles/tile_columns.h), diagonals of tiles a mask. Where
+// some heads attend by tiles instead (HeadPattern, ops/tiles/head_patterns.h), they are left out of
+// the sums. Tables are written as in ops/attention/attention.h: never by a kernel. Thread rule:
+// enqueue only.
 #pragma once
 
 #include <cstdint>
 
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/attention.h"
-#include "ops/tile_columns.h"
-#include "ops/tile_selection.h"
+#include "ops/attention/attention.h"
+#include "ops/tiles/tile_columns.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // The rule over integers: forced tiles, then the others by falling mass.
-#include "ops/tile_rule.h"
+#include "ops/tiles/tile_rule.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,5 +1,5 @@
 // Shape contract of copy_blocks.
-#include "ops/copy_blocks.h"
+#include "ops/pages/copy_blocks.h"
 
 #include <algorithm>
 
@@ -12,10 +12,7 @@ void copy_blocks(Stream& stream, const CopyBlocksArgs& args) {
   ShapeContract shapes("copy_blocks");
   const KvBlockShape& src = args.src.shape;
   const KvBlockShape& dst = args.dst.shape;
-  shapes.require(src.num_kv_heads > 0 && src.head_dim > 0 && src.block_tokens > 0 &&
-                     src.num_kv_heads == dst.num_kv_heads && src.head_dim == dst.head_dim &&
-                     src.block_tokens == dst.block_tokens,
-                 "src and dst must have the same block shape");
+  shapes.require(src.block_bytes() > 0 && src == dst, "src and dst must have the same block shape");
   shapes.require(src.block_bytes() % 16 == 0, "a block must be a multiple of 16 bytes");
   shapes.require(
       args.src.stride_bytes >= src.block_bytes() && args.dst.stride_bytes >= dst.block_bytes(),

@@ -1,5 +1,5 @@
 // Shape contract of attention.
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include "core/error.h"
 #include "ops/ops.h"

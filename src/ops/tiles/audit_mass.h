@@ -15,8 +15,8 @@
 
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/attention.h"
-#include "ops/tile_selection.h"
+#include "ops/attention/attention.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 
@@ -91,7 +91,7 @@ struct AuditMassArgs {
   TensorView tally;   // i64 [kAuditCounts + num_q_heads]: each call with `last` adds its own
 };
 
-// Entries of a tally. Mass is in units of kMassOne (ops/tile_rule.h).
+// Entries of a tally. Mass is in units of kMassOne (ops/tiles/tile_rule.h).
 enum AuditCount : int32_t {
   kAuditRows,     // rows that counted
   kAuditMass,     // sum over rows of the captured mass, the mean over the row's heads

@@ -1,6 +1,7 @@
-// Shape contracts of pack_weight, matmul and embedding.
-#include "ops/matmul.h"
+// Shape contracts of pack_weight, matmul and embedding, and the check of formats.
+#include "ops/matmul/matmul.h"
 
+#include "core/error.h"
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
 
@@ -14,10 +15,17 @@ void require_weight(ShapeContract& shapes, const PackedWeight& weight, std::stri
 
 }  // namespace
 
-size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols) {
+size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols,
+                           WeightFormat format) {
   ShapeContract shapes("packed_weight_bytes");
   shapes.require(num_rows > 0 && num_cols > 0, "num_rows and num_cols must be positive");
-  return ops_of(device).packed_weight_bytes(num_rows, num_cols);
+  return ops_of(device).packed_weight_bytes(num_rows, num_cols, format);
+}
+
+void expect_weight_format(std::string_view op, WeightFormat format, WeightFormat has_kernel) {
+  if (format == has_kernel) return;
+  fail(ErrorCode::kUnsupported, "{} has no kernel for weights in {} on this device; use {}", op,
+       weight_format_name(format), weight_format_name(has_kernel));
 }
 
 void pack_weight(Stream& stream, const PackWeightArgs& args) {

@@ -11,21 +11,9 @@
 
 #include "core/tensor_view.h"
 #include "device/device.h"
+#include "ops/matmul/packed_weight.h"
 
 namespace sluice {
-
-// A weight [num_rows, num_cols] (out features, in features) in the backend's own layout, in device
-// memory. The embedding table is one too, so that tied embeddings are stored once.
-struct PackedWeight {
-  std::byte* data = nullptr;
-  int64_t num_rows = 0;
-  int64_t num_cols = 0;
-
-  bool present() const { return data != nullptr; }
-};
-
-// Bytes that a packed weight takes on the device of `device`, padding included.
-size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols);
 
 // Reads a matrix from a checkpoint's file. The file is not mapped: if another program truncated it,
 // reading the mapping would end the process with SIGBUS.
@@ -44,14 +32,14 @@ struct PackWeightArgs {
   const WeightReader* reader = nullptr;  // reads the bytes of `src` instead of memory
 };
 
-// Converts rows of a checkpoint's matrix to bf16 and lays them out for `matmul`. Other rows of
-// `dst` keep what they hold; the padding that a backend's layout has after the last row is written
-// with that row.
+// Converts rows of a checkpoint's matrix to the format of `dst` and lays them out for `matmul`.
+// Other rows of `dst` keep what they hold; the padding that a backend's layout has after the last
+// row is written with that row.
 // Shapes: src [n, dst.num_cols]; row_begin + n <= dst.num_rows.
-// Types: bf16, f16 or f32 to bf16, rounded to nearest.
+// Types: bf16, f16 or f32 to the format of `dst`, rounded to nearest.
 // Aliasing: none; `src` is host memory and `dst` device memory.
 // Order: the host memory of `src`, or `reader`, must live until the stream has passed this op.
-// Errors: those of every op (ops/ops.h); a reader keeps its own.
+// Errors: kUnsupported for a format without a kernel; a reader keeps its own.
 void pack_weight(Stream& stream, const PackWeightArgs& args);
 
 struct MatmulArgs {
@@ -63,12 +51,12 @@ struct MatmulArgs {
 
 // out = x * weight^T (+ bias).
 // Shapes: x [m, k], weight [n, k], bias [n], out [m, n].
-// Types: bf16 in, bf16 or f32 out; summed in f32 and rounded once.
+// Types: bf16 in, bf16 or f32 out; summed in f32 and rounded once. The weight has its own format.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only. A row's bits depend on that row alone on the CPU; on CUDA they may depend on
 // m.
-// Errors: on CUDA products of many rows need cuBLASLt: an asynchronous kUnsupported where the
-// library is not there, kDevice where it has no algorithm.
+// Errors: kUnsupported for a format without a kernel. On CUDA products of many rows need cuBLASLt:
+// an asynchronous kUnsupported where the library is not there, kDevice where it has no algorithm.
 void matmul(Stream& stream, const MatmulArgs& args);
 
 struct EmbeddingArgs {
@@ -82,7 +70,8 @@ struct EmbeddingArgs {
 // Types: i32 ids, bf16 rows; values are copied.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only; ids are read when the stream reaches the op.
-// Errors: an id outside the table is an asynchronous error that names its place.
+// Errors: kUnsupported for a format without a kernel. An id outside the table is an asynchronous
+// error that names its place.
 void embedding(Stream& stream, const EmbeddingArgs& args);
 
 }  // namespace sluice

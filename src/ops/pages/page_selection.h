@@ -3,15 +3,15 @@
 // Used by attention/policies. Three ops, because policies combine them differently: Quest uses all
 // three, Streaming only the last. A fourth puts recorded pages into lists (attention/replay), for
 // benchmarks on random weights. Everything stays on the device; the host never reads the lists.
-// Tables (batch, kv_begin, kv_end, block_table, block_ids) are written as in ops/attention.h: never
-// by a kernel. Thread rule: enqueue only.
+// Tables (batch, kv_begin, kv_end, block_table, block_ids) are written as in
+// ops/attention/attention.h: never by a kernel. Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>
 
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/kv_blocks.h"
 
 namespace sluice {

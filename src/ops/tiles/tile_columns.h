@@ -2,10 +2,10 @@
 //
 // A segment's columns are the tokens with the most softmax mass among the tokens that its rows may
 // choose from, by scores of probe rows. Counts of mass are integers, so that the order of additions
-// cannot change a choice. The ops follow score_tiles and tile_masses (ops/tile_selection.h):
+// cannot change a choice. The ops follow score_tiles and tile_masses (ops/tiles/tile_selection.h):
 // score_columns and select_columns choose, gather_columns copies, subtract_columns takes what the
 // columns hold off the masses of tiles before select_tiles. Tables are written as in
-// ops/attention.h: never by a kernel. Thread rule: enqueue only.
+// ops/attention/attention.h: never by a kernel. Thread rule: enqueue only.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/attention.h"
-#include "ops/tile_rule.h"
-#include "ops/tile_selection.h"
+#include "ops/attention/attention.h"
+#include "ops/tiles/tile_rule.h"
+#include "ops/tiles/tile_selection.h"
 
 namespace sluice {
 

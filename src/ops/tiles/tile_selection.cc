@@ -1,12 +1,12 @@
 // Where probes are, and the shape contracts of the two ops.
-#include "ops/tile_selection.h"
+#include "ops/tiles/tile_selection.h"
 
 #include <bit>
 
 #include "core/error.h"
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
-#include "ops/tile_contract.h"
+#include "ops/tiles/tile_contract.h"
 
 namespace sluice {
 

@@ -9,7 +9,7 @@
 
 #include "core/tensor_view.h"
 #include "device/device.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/kv_blocks.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
 // Shape contracts of rope_angles and rope_and_write_kv.
-#include "ops/rope.h"
+#include "ops/rows/rope.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"

@@ -1,5 +1,5 @@
 // Shape contract of gather_pages.
-#include "ops/gather_pages.h"
+#include "ops/pages/gather_pages.h"
 
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
@@ -13,15 +13,11 @@ void check_layouts(const GatherPagesArgs& args, ShapeContract& shapes) {
   const KvBlockShape& dst = args.dst.shape;
   shapes.require(args.src.base != nullptr || args.src.num_blocks == 0, "src must be present");
   shapes.require(args.dst.base != nullptr || args.dst.num_blocks == 0, "dst must be present");
-  shapes.require(src.num_kv_heads > 0 && src.num_kv_heads == dst.num_kv_heads && src.head_dim > 0 &&
-                     src.head_dim == dst.head_dim,
-                 "src and dst must have the same heads and channels");
+  shapes.require(src.num_kv_heads > 0 && src.head_dim > 0 && src.has_rows_of(dst),
+                 "src and dst must have the same heads, channels and elements");
   shapes.require(src.head_dim % 16 == 0, "head_dim must be a multiple of 16");
-  const KvBlockShape& resident = args.resident.shape;
   shapes.require(
-      !args.places.present() ||
-          (args.resident.base != nullptr && resident.num_kv_heads == src.num_kv_heads &&
-           resident.head_dim == src.head_dim && resident.block_tokens == src.block_tokens),
+      !args.places.present() || (args.resident.base != nullptr && args.resident.shape == src),
       "resident must be present and have the shape of src where there are places");
   shapes.require(dst.block_tokens == args.pages.page_tokens,
                  "dst.shape.block_tokens must be pages.page_tokens");
