@@ -3,9 +3,9 @@
 // LlmEngine makes one of two kinds: ResidentKv (all KV in the device pool) or OffloadedKv (in the
 // host tier, with ring, stage and tails on the device). Everything that depends on the kind is
 // behind this interface: where the rows of a pass are written, its arrays, the attention over the
-// history (`executor`), the handling of full and discarded blocks (as a KvFollower), and prefetching
-// for the next step. The engine, its runner and its observer do not test the kind (docs/adr/0013); sequences
-// have block ids only. Thread rule: the engine's thread.
+// history (`executor`), the handling of full and discarded blocks (as a KvFollower), and
+// prefetching for the next step. The engine, its runner and its observer do not test the kind
+// (docs/adr/0013); sequences have block ids only. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -76,7 +76,6 @@ struct PassShape {
 
 class Residency : public KvFollower {
  public:
-
   // Enqueues attention over the KV. Used by model/decoder.
   virtual Executor& executor() = 0;
 

@@ -17,11 +17,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "text/build_info.h"
 #include "cli/exit_codes.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "text/build_info.h"
 
 namespace sluice::cli {
 namespace {

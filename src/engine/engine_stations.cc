@@ -39,8 +39,7 @@ EngineStations::EngineStations(const EngineOptions& options, EngineParts parts,
   make_kv(options, parts.store_files, hash);
   const EnginePlan& plan = front->plan();
   scheduler = std::make_unique<Scheduler>(plan.passes.scheduler, *kv);
-  observer =
-      std::make_unique<Observer>(rank->residency(), rank->policies(), plan.kv_layout.block);
+  observer = std::make_unique<Observer>(rank->residency(), rank->policies(), plan.kv_layout.block);
   answers = std::make_unique<Answers>(front->config().eos_ids);
   make_drafts(options, parts);
   solo = std::make_unique<Solo>(Solo::Stations{.front = *front,
@@ -140,11 +139,8 @@ void EngineStations::make_drafts(const EngineOptions& options, EngineParts& part
     return;
   }
   drafts = std::make_unique<SpeculativeDrafts>(
-      SpeculativeDrafts::Stations{.rank = *rank,
-                                  .kv = *kv,
-                                  .observer = *observer,
-                                  .answers = *answers,
-                                  .now_ns = now_ns},
+      SpeculativeDrafts::Stations{
+          .rank = *rank, .kv = *kv, .observer = *observer, .answers = *answers, .now_ns = now_ns},
       Speculator::Parts{.options = resolved,
                         .limits = draft_limits(resolved, front->plan().passes.limits.max_seqs),
                         .vocab_size = front->config().vocab_size,

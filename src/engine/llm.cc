@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
-#include "engine/score_decoded.h"
 #include "engine/sampling/sampling_defaults.h"
+#include "engine/score_decoded.h"
 #include "model/head_padding.h"
 #include "tokenizer/chat_template.h"
 

@@ -8,8 +8,7 @@ namespace sluice {
 
 SequenceId LlmEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& params,
                                   CancelFlag cancel) {
-  auto sequence =
-      stations_.front->make_sequence(std::move(prompt), params, std::move(cancel));
+  auto sequence = stations_.front->make_sequence(std::move(prompt), params, std::move(cancel));
   const SequenceId id = sequence->id;
   stations_.scheduler->add(std::move(sequence));
   return id;

@@ -17,13 +17,15 @@ std::vector<TokenScore> score_decoded(LlmEngine& engine, const std::vector<int32
   SamplingParams params{.temperature = 0.0f};
   params.max_tokens = static_cast<int32_t>(tokens.size() - num_prompt);
   params.ignore_eos = true;
-  const SequenceId id = engine.add_request({tokens.begin(), tokens.begin() + num_prompt_tokens}, params);
+  const SequenceId id =
+      engine.add_request({tokens.begin(), tokens.begin() + num_prompt_tokens}, params);
   std::vector<TokenScore> scores;
   try {
     bool goes_on = true;
     for (size_t next = num_prompt; next < tokens.size() && goes_on; ++next) {
       const auto has_token = [](const RequestOutput& output) { return !output.token_ids.empty(); };
-      while (std::ranges::none_of(engine.step(), has_token)) {  // spans of the prompt sample nothing
+      while (
+          std::ranges::none_of(engine.step(), has_token)) {  // spans of the prompt sample nothing
       }
       scores.push_back(token_score(engine.rank().runner().score_first(tokens[next])));
       goes_on = !on_scored || on_scored(static_cast<int64_t>(scores.size()));

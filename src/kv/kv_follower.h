@@ -1,7 +1,8 @@
 // KvFollower: follows what happens to the blocks of sequences, in the order in which it happens.
 //
 // Implemented by Residency, which keeps the bytes of the blocks. This class itself follows nothing,
-// for block tables without memory. Called by engine/kv/kv_station. Thread rule: the engine's thread.
+// for block tables without memory. Called by engine/kv/kv_station. Thread rule: the engine's
+// thread.
 #pragma once
 
 #include "core/ids.h"

@@ -70,7 +70,8 @@ void EngineService::load(const MakeEngine& make_engine, const ServiceLimits& lim
 Submitted EngineService::submit(ServiceRequest request, RequestSink sink) {
   SLUICE_CHECK(sink != nullptr);
   engine_->front().check(request.prompt, request.params);
-  if (!request.pin.empty()) engine_->kv().pins().check_room(request.pin, std::ssize(request.prompt));
+  if (!request.pin.empty())
+    engine_->kv().pins().check_room(request.pin, std::ssize(request.prompt));
   return table_->admit(std::move(request), std::move(sink));
 }
 

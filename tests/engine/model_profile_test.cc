@@ -88,14 +88,14 @@ TEST_F(ModelProfile, IsUsedAndReported) {
 
   const std::string sizes = "2 layers of 4 heads: 4 vertical_and_slash, 3 stream_llm";
   LlmEngine engine(carrying(), {.device = testing::make_test_device()});
-  ASSERT_EQ(with(engine.warnings(), sizes).size(), 1u);
-  EXPECT_NE(with(engine.warnings(), sizes)[0].find((directory_ / "config.json").string()),
+  ASSERT_EQ(with(engine.reports().warnings(), sizes).size(), 1u);
+  EXPECT_NE(with(engine.reports().warnings(), sizes)[0].find((directory_ / "config.json").string()),
             std::string::npos);
   EXPECT_EQ(with(plan_memory(carrying()).warnings, sizes).size(), 1u);
   // Who gives a file knows it.
   LlmEngine asked(given, {.device = testing::make_test_device()});
-  EXPECT_EQ(with(asked.warnings(), sizes).size(), 0u);
-  EXPECT_EQ(with(asked.notes(), sizes).size(), 1u);
+  EXPECT_EQ(with(asked.reports().warnings(), sizes).size(), 0u);
+  EXPECT_EQ(with(asked.reports().notes(), sizes).size(), 1u);
 }
 
 TEST_F(ModelProfile, OptionsReplaceIt) {
@@ -121,7 +121,7 @@ TEST_F(ModelProfile, OtherPoliciesDoNotReadIt) {
     EngineOptions options = carrying(policy);
     if (policy != "full") options.sparse.column_tokens = 0;
     LlmEngine engine(options, {.device = testing::make_test_device()});
-    EXPECT_EQ(with(engine.warnings(), "heads").size(), 0u);
+    EXPECT_EQ(with(engine.reports().warnings(), "heads").size(), 0u);
   }
 }
 

@@ -128,9 +128,9 @@ TEST(PromptScope, ScoresATextInOnePassOrNotAtAll) {
   const std::vector<int32_t> tokens = random_tokens(300, 1);
   EngineOptions options = scoped_resident();
   options.max_num_seqs = 300;
-  EXPECT_EQ(scoped_engine(options, kWhole)->score(tokens, nullptr).size(), 299u);
+  EXPECT_EQ(scoped_engine(options, kWhole)->solo().score(tokens, nullptr).size(), 299u);
   options.max_num_seqs = 299;
-  expect_refused([&] { scoped_engine(options, kWhole)->score(tokens, nullptr); },
+  expect_refused([&] { scoped_engine(options, kWhole)->solo().score(tokens, nullptr); },
                  {"max_num_seqs is 299", "300 tokens is one pass", "raise it to 300"});
 }
 

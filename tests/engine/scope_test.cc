@@ -138,7 +138,7 @@ TEST(Scope, ScoresDoNotDependOnTheRowsOfAPass) {
   for (const int32_t rows : {128, 200, 470}) {
     EngineOptions options = scoped_resident();
     options.max_num_seqs = rows;
-    scores.push_back(scoped_engine(options, policy)->score(tokens, nullptr));
+    scores.push_back(scoped_engine(options, policy)->solo().score(tokens, nullptr));
   }
   for (const std::vector<TokenScore>& other : scores) {
     ASSERT_EQ(other.size(), tokens.size() - 1);
@@ -165,8 +165,9 @@ TEST(Scope, PassesThatAreTooShortAreRefused) {
                  {"max_num_batched_tokens is 256", "whole blocks of 48", "give at least 528"});
   EngineOptions few_rows = scoped_resident();
   few_rows.max_num_seqs = 200;
-  expect_refused([&] { scoped_engine(few_rows, policy)->score(random_tokens(300, 1), nullptr); },
-                 {"max_num_seqs is 200", "at least 256 rows"});
+  expect_refused(
+      [&] { scoped_engine(few_rows, policy)->solo().score(random_tokens(300, 1), nullptr); },
+      {"max_num_seqs is 200", "at least 256 rows"});
   // A prompt shorter than the scope is one span.
   EngineOptions short_prompts = scoped_resident();
   short_prompts.max_model_len = 100;

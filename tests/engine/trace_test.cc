@@ -65,8 +65,8 @@ TEST(Trace, RecordedTapsAreThoseOfATrace) {
     return recorder.take();
   };
   const std::vector<int32_t> tokens = random_tokens(kNumTokens, 3);
-  const auto traced =
-      record([&](TraceRecorder& recorder) { return !engine.solo().trace(tokens, recorder).empty(); });
+  const auto traced = record(
+      [&](TraceRecorder& recorder) { return !engine.solo().trace(tokens, recorder).empty(); });
   const auto recorded =
       record([&](TraceRecorder& recorder) { return engine.solo().record_taps(tokens, recorder); });
   ASSERT_EQ(traced.size(), 4u);

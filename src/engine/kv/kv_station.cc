@@ -84,8 +84,7 @@ bool KvStation::reserve(Sequence& sequence, int64_t num_new_tokens) {
 
 int64_t KvStation::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
   const int64_t num_free = int64_t{blocks_.num_free_blocks()} * blocks_.block_tokens();
-  const int64_t room =
-      sequence.kv.num_reserved_tokens() + num_free - sequence.kv.num_tokens() - 1;
+  const int64_t room = sequence.kv.num_reserved_tokens() + num_free - sequence.kv.num_tokens() - 1;
   const int64_t num_reserved = std::clamp<int64_t>(num_drafts, 0, std::max<int64_t>(room, 0));
   SLUICE_CHECK(blocks_.try_reserve(sequence.kv, 1 + num_reserved));
   return num_reserved;

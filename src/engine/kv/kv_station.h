@@ -21,7 +21,7 @@ namespace sluice {
 class KvStation {
  public:
   struct Options {
-    BlockManagerOptions blocks;    // on_discard is the station's own
+    BlockManagerOptions blocks;     // on_discard is the station's own
     int64_t max_pinned_blocks = 0;  // that pins may hold
     int64_t block_bytes = 0;        // all layers
     bool on_host = false;           // where blocks are

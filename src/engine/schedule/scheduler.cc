@@ -51,7 +51,8 @@ Batch Scheduler::schedule() {
   if (batch.sequences.empty()) batch = decode_batch();
   // The pool holds at least one longest request, so some sequence can run unless others hold
   // blocks.
-  const bool may_wait = kv_.blocks().num_other_holds() > 0 || std::ranges::any_of(running_, is_loading);
+  const bool may_wait =
+      kv_.blocks().num_other_holds() > 0 || std::ranges::any_of(running_, is_loading);
   SLUICE_CHECK(!batch.sequences.empty() || may_wait, "{} waiting, {} running", waiting_.size(),
                running_.size());
   if (!batch.sequences.empty()) last_phase_ = batch.phase;
@@ -156,7 +157,8 @@ bool Scheduler::hold(Sequence& sequence, int64_t num_cached) const {
   if (sequence.needs_scores()) return false;  // it computes its prompt itself
   for (const auto& maker : running_) {
     if (maker->kv.prefill_done() || maker->salt != sequence.salt) continue;
-    const int64_t num_shared = kv_.blocks().match_prefill(sequence.tokens, num_cached, maker->tokens);
+    const int64_t num_shared =
+        kv_.blocks().match_prefill(sequence.tokens, num_cached, maker->tokens);
     if (num_shared <= maker->kv.num_tokens()) continue;
     sequence.held_by = maker->id;
     sequence.held_until = num_shared;

@@ -25,19 +25,18 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   policies_ = std::move(policies);
   make_residency(on_progress);
   policies_->initialize(*device_, plan.kv_layout, plan.num_blocks, plan.policies);
-  decoder_ =
-      std::make_unique<Decoder>(config, *weights_, plan.passes.decoder, *device_, *compute_);
-  runner_ = std::make_unique<Runner>(
-      Runner::Parts{.device = *device_,
-                    .compute = *compute_,
-                    .decoder = *decoder_,
-                    .residency = *residency_,
-                    .block_tokens = plan.kv_layout.block.block_tokens,
-                    .vocab_size = config.vocab_size,
-                    .eos_token_ids = config.eos_ids,
-                    .fixed_decode_shapes = plan.passes.fixed_decode_shapes,
-                    .max_decode_graphs = plan.passes.max_decode_graphs},
-      plan.passes.limits);
+  decoder_ = std::make_unique<Decoder>(config, *weights_, plan.passes.decoder, *device_, *compute_);
+  runner_ =
+      std::make_unique<Runner>(Runner::Parts{.device = *device_,
+                                             .compute = *compute_,
+                                             .decoder = *decoder_,
+                                             .residency = *residency_,
+                                             .block_tokens = plan.kv_layout.block.block_tokens,
+                                             .vocab_size = config.vocab_size,
+                                             .eos_token_ids = config.eos_ids,
+                                             .fixed_decode_shapes = plan.passes.fixed_decode_shapes,
+                                             .max_decode_graphs = plan.passes.max_decode_graphs},
+                               plan.passes.limits);
 }
 
 void Rank::make_residency(const OnProgress& on_progress) {

@@ -1,5 +1,5 @@
-// Rank: one device with all that a pass runs on: weights, policies, the memory of KV, the decoder and
-// the runner.
+// Rank: one device with all that a pass runs on: weights, policies, the memory of KV, the decoder
+// and the runner.
 //
 // Owned by LlmEngine, which has one. Everything that reads a clock or decides by load is outside of
 // it (docs/architecture.md): what a rank does follows from the passes and the events of blocks that
@@ -34,7 +34,8 @@ class Rank {
   Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies, const Front& front,
        const EngineOptions& options, const OnProgress& on_progress);
 
-  // Loads the front's checkpoint, or fills dummy weights. Their hash, if `wants_hash`. Errors: kModel.
+  // Loads the front's checkpoint, or fills dummy weights. Their hash, if `wants_hash`. Errors:
+  // kModel.
   std::optional<WeightsHash> load_weights(int64_t seed, bool wants_hash,
                                           const OnProgress& on_progress);
 

@@ -55,8 +55,7 @@ Observations Reports::observations() const {
 std::vector<std::string> Reports::notes() const {
   const EnginePlan& plan = stations_.front.plan();
   std::vector<std::string> notes = plan.memory.notes;
-  notes.push_back(fmt::format("device: {}, {:.2f} GiB in use",
-                              stations_.rank.device().info().name,
+  notes.push_back(fmt::format("device: {}, {:.2f} GiB in use", stations_.rank.device().info().name,
                               static_cast<double>(plan.memory.device_used_bytes()) / (1 << 30)));
   notes.push_back(fmt::format("KV cache: {} blocks of {} tokens; policy: {}", plan.num_blocks,
                               plan.kv_layout.block.block_tokens, stations_.rank.policies().name()));
@@ -91,8 +90,8 @@ void Reports::copy_page_reads(std::vector<int32_t>& counts) const {
   const TensorView reads = page_reads().counts;
   counts.resize(static_cast<size_t>(reads.num_elements()));
   compute.copy({.dst = reinterpret_cast<std::byte*>(counts.data()),
-                  .src = reads.bytes(),
-                  .num_bytes = reads.num_bytes()});
+                .src = reads.bytes(),
+                .num_bytes = reads.num_bytes()});
   compute.synchronize();
 }
 

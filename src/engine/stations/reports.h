@@ -24,8 +24,8 @@ namespace sluice {
 
 // What the device and the engine record spans to; at most one of the two.
 struct Recorders {
-  std::unique_ptr<Timeline> timeline = nullptr;   // for a file
-  std::unique_ptr<TimelineRing> ring = nullptr;   // for watchers
+  std::unique_ptr<Timeline> timeline = nullptr;  // for a file
+  std::unique_ptr<TimelineRing> ring = nullptr;  // for watchers
 
   // Null: nothing is recorded.
   TraceSink* sink() const;

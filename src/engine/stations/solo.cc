@@ -24,8 +24,7 @@ void Solo::check_idle() const {
        sizes.num_running, sizes.num_waiting);
 }
 
-std::vector<TokenScore> Solo::score(const std::vector<int32_t>& tokens,
-                                         const OnScored& on_scored) {
+std::vector<TokenScore> Solo::score(const std::vector<int32_t>& tokens, const OnScored& on_scored) {
   SamplingParams params;
   params.max_tokens = 1;
   params.prompt_logprobs = 1;
@@ -105,7 +104,7 @@ Sequence Solo::make_sequence(const std::vector<int32_t>& tokens, const SamplingP
 
 // One prefill with taps; `keep` gets the logits of each pass. False if `watch` cancelled.
 bool Solo::run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
-                           const PassWatch& watch, const KeepLogits& keep) {
+                      const PassWatch& watch, const KeepLogits& keep) {
   SamplingParams params;
   params.max_tokens = 1;
   Sequence sequence = make_sequence(tokens, params);
@@ -127,7 +126,7 @@ bool Solo::run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorde
 }
 
 Solo::Logits Solo::trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
-                                   const PassWatch& watch) {
+                         const PassWatch& watch) {
   Logits logits;
   const bool is_whole = run_traced(tokens, recorder, watch, [&](std::span<const float> rows) {
     logits.insert(logits.end(), rows.begin(), rows.end());
@@ -137,7 +136,7 @@ Solo::Logits Solo::trace(const std::vector<int32_t>& tokens, TraceRecorder& reco
 }
 
 bool Solo::record_taps(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
-                            const PassWatch& watch) {
+                       const PassWatch& watch) {
   return run_traced(tokens, recorder, watch, [](std::span<const float>) {});
 }
 

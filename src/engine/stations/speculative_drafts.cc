@@ -83,7 +83,7 @@ void SpeculativeDrafts::draft_by_passes(const Batch& batch) {
 
 // One more draft token for each sequence of `batch`, after `num_ahead` of them.
 void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
-                               const Residency::ExpectNext& expect_next) {
+                                       const Residency::ExpectNext& expect_next) {
   const int64_t begin_ns = stations_.now_ns();
   Batch pass{.phase = batch.phase, .sequences = {}, .is_draft = true};
   for (const ScheduledSequence& scheduled : batch.sequences) {

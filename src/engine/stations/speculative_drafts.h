@@ -12,9 +12,9 @@
 
 #include "engine/kv/kv_station.h"
 #include "engine/observer.h"
-#include "engine/stations/drafts.h"
 #include "engine/speculation/speculator.h"
 #include "engine/stations/answers.h"
+#include "engine/stations/drafts.h"
 #include "engine/stations/rank.h"
 
 namespace sluice {

@@ -180,12 +180,12 @@ TEST_F(DraftBlocks, ComeFromFreeBlocksOnly) {
   batch = scheduler_->schedule();
   ASSERT_EQ(batch.phase, Phase::kDecode);
   ASSERT_EQ(batch.sequences.size(), 2u);
-  EXPECT_EQ(blocks_->num_free_blocks(), 0);
-  EXPECT_EQ(scheduler_->reserve_drafts(sequence(1), 40), 15) << "row 16 of a block of its own";
-  EXPECT_EQ(scheduler_->reserve_drafts(sequence(2), 40), 11) << "row 20 and those up to 31";
+  EXPECT_EQ(kv_->blocks().num_free_blocks(), 0);
+  EXPECT_EQ(kv_->reserve_drafts(sequence(1), 40), 15) << "row 16 of a block of its own";
+  EXPECT_EQ(kv_->reserve_drafts(sequence(2), 40), 11) << "row 20 and those up to 31";
   complete(batch);
   EXPECT_EQ(sequence(1).kv.num_tokens(), 17);
-  blocks_->drop_reserved(sequence(1).kv);
+  kv_->drop_drafts(sequence(1));
   EXPECT_EQ(sequence(1).kv.blocks().size(), 2u) << "the tail stays";
 }
 
@@ -195,11 +195,11 @@ TEST_F(DraftBlocks, WithoutRowsAreGivenBack) {
   add(1, 16);
   complete(scheduler_->schedule());
   const Batch batch = scheduler_->schedule();
-  EXPECT_EQ(scheduler_->reserve_drafts(sequence(1), 40), 40);
-  EXPECT_EQ(blocks_->num_free_blocks(), 2);
+  EXPECT_EQ(kv_->reserve_drafts(sequence(1), 40), 40);
+  EXPECT_EQ(kv_->blocks().num_free_blocks(), 2);
   complete(batch);
-  blocks_->drop_reserved(sequence(1).kv);
-  EXPECT_EQ(blocks_->num_free_blocks(), 4);
+  kv_->drop_drafts(sequence(1));
+  EXPECT_EQ(kv_->blocks().num_free_blocks(), 4);
 }
 
 }  // namespace

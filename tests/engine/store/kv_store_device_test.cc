@@ -104,7 +104,7 @@ TEST(KvStoreModes, ShareADirectoryOnDevice) {
 TEST(PageReadsOnDevice, AreCounted) {
   for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
     EngineOptions options = options_of({"", mode, "full+quest", 0});
-    EXPECT_FALSE(make_engine(options)->page_reads().counts.present()) << "not asked for";
+    EXPECT_FALSE(make_engine(options)->reports().page_reads().counts.present()) << "not asked for";
     options.count_page_reads = true;
     const auto engine = make_engine(options);
     std::vector<int32_t> before, after;

@@ -58,7 +58,7 @@ class KvStoreFaults : public ::testing::TestWithParam<KvOffload> {
 
   // Of the store.
   static int64_t num_warnings(const LlmEngine& engine) {
-    return std::ranges::count_if(engine.warnings(),
+    return std::ranges::count_if(engine.reports().warnings(),
                                  [](const auto& text) { return text.starts_with("KV store"); });
   }
 
