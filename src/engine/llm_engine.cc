@@ -63,12 +63,11 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   for (const ScheduledSequence& s : batch.sequences) s.sequence->count_pass(begin_ns);
   stations_.drafts->plan(batch);
   stations_.observer->begin_step(batch);
-  const int64_t pass_begin_ns = stations_.now_ns();
   const auto tokens = run(batch, watch);
   if (tokens) {
     const int64_t end_ns = stations_.now_ns();
     stations_.scheduler->measured(batch, end_ns - begin_ns);
-    stations_.drafts->measured(batch, end_ns - pass_begin_ns);
+    stations_.drafts->measured(batch, end_ns);
     for (const SampledToken& token : *tokens) token.sequence->count_end(end_ns);
     commit(batch, *tokens, outputs);
   }

@@ -22,8 +22,8 @@ class Drafts {
   // Makes a verify pass of a decode step, by drafts for its sequences (Sequence::drafts). May run
   // passes. Errors: as Rank::run.
   virtual void plan(Batch& /*batch*/) {}
-  // A decode or verify pass of this many rows took this long, without the passes of `plan`.
-  virtual void measured(const Batch& /*batch*/, int64_t /*duration_ns*/) {}
+  // The pass that followed `plan` ended at this time.
+  virtual void measured(const Batch& /*batch*/, int64_t /*end_ns*/) {}
 
   // Whether draft `index` of the sequence is the token that the verifying pass gave for its
   // position. May replace the token (forced acceptance, for benchmarks).

@@ -31,6 +31,7 @@ void SpeculativeDrafts::plan(Batch& batch) {
     has_drafts = has_drafts || scheduled.num_drafts > 0;
   }
   if (has_drafts || speculator_.drafts_sparsely()) batch.phase = Phase::kVerify;
+  planned_ns_ = stations_.now_ns();
 }
 
 // Blocks are reserved for the drafts that the source has, or for as many as passes are to make:
@@ -101,8 +102,9 @@ void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
   draft_ns_ += draft_ns;
 }
 
-void SpeculativeDrafts::measured(const Batch& batch, int64_t duration_ns) {
-  if (batch.phase != Phase::kPrefill) speculator_.measured_pass(batch.num_rows(), duration_ns);
+void SpeculativeDrafts::measured(const Batch& batch, int64_t end_ns) {
+  if (batch.phase == Phase::kPrefill) return;
+  speculator_.measured_pass(batch.num_rows(), end_ns - planned_ns_);
 }
 
 bool SpeculativeDrafts::accepts(const Sequence& sequence, size_t index, SampledToken& token) {

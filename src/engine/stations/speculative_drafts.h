@@ -34,7 +34,7 @@ class SpeculativeDrafts final : public Drafts {
 
   // A verify pass also without drafts where the decode policy only drafts.
   void plan(Batch& batch) override;
-  void measured(const Batch& batch, int64_t duration_ns) override;
+  void measured(const Batch& batch, int64_t end_ns) override;
   bool accepts(const Sequence& sequence, size_t index, SampledToken& token) override;
   void judged(Sequence& sequence, int64_t num_accepted) override;
   void forget(SequenceId id) override { speculator_.forget(id); }
@@ -49,6 +49,7 @@ class SpeculativeDrafts final : public Drafts {
 
   Stations stations_;
   Speculator speculator_;
+  int64_t planned_ns_ = 0;  // when the last `plan` ended
   int64_t draft_ns_ = 0;
 };
 
