@@ -1,4 +1,4 @@
-// Means and ranges of measured mass.
+// What can be said of audited rows: their mean over layers, and a range.
 #include "sluice/observations.h"
 
 #include <algorithm>

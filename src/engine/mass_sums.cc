@@ -3,10 +3,10 @@
 
 #include <utility>
 
-#include "core/error.h"
 #include "ops/tiles/audit_mass.h"
 
 namespace sluice {
+
 void MassSums::add(std::span<const int64_t> tallies, int64_t num_layers) {
   num_layers_ = num_layers;
   sums_.resize(tallies.size());

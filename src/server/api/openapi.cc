@@ -1,87 +1,16 @@
-// A schema for each type of field, then one for each body, then the paths.
+// A schema for each kind and form of field, then one for each body, then the paths.
 #include "server/api/openapi.h"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <span>
 
 #include <fmt/format.h>
 
 #include "core/option_check.h"
-#include "server/api/messages/messages_request.h"
-#include "server/api/request/item_schemas.h"
-#include "server/api/request/request.h"
-#include "server/api/responses/response_fields.h"
 
 namespace sluice::api {
 namespace {
-
-// A body of requests: its name among the schemas, and the table of its fields.
-struct BodyFacts {
-  std::string_view name;
-  std::span<const OptionFacts> (*fields)();
-  std::string_view rules = "[]";  // between the fields: a JSON list of schemas
-};
-
-template <RequestKind kind>
-std::span<const OptionFacts> fields_of() {
-  return request_fields(kind);
-}
-
-constexpr std::array kBodies = {
-    BodyFacts{"CompletionRequest", fields_of<RequestKind::kCompletion>, kCompletionRules},
-    BodyFacts{"ChatRequest", fields_of<RequestKind::kChat>, kChatRules},
-    BodyFacts{"TokenizeRequest", fields_of<RequestKind::kTokenize>, kInputRules},
-    BodyFacts{"PinRequest", fields_of<RequestKind::kPin>, kInputRules},
-    BodyFacts{"DetokenizeRequest", fields_of<RequestKind::kDetokenize>},
-    BodyFacts{"MessageRequest", message_fields},
-    BodyFacts{"MessageCountRequest", message_count_fields},
-    BodyFacts{"ResponseRequest", [] { return response_fields().facts(); }},
-};
-
-// What the router does not know of a route. The routes themselves come from the router, so that the
-// document has no route that the server lacks; one without facts has its pattern as summary.
-struct RouteFacts {
-  std::string_view pattern;
-  std::string_view summary;
-  std::string_view body = {};  // of kBodies
-  bool streams = false;
-  bool needs_key = true;
-};
-
-constexpr std::array kRoutes = {
-    RouteFacts{"/v1/completions", "continuations of texts or token ids", "CompletionRequest", true},
-    RouteFacts{"/v1/chat/completions", "the next message", "ChatRequest", true},
-    RouteFacts{"/v1/messages", "the next message, in Anthropic's form", "MessageRequest", true},
-    RouteFacts{"/v1/messages/count_tokens", "the size of a message's prompt",
-               "MessageCountRequest"},
-    RouteFacts{"/v1/chat/completions/input_tokens", "the size of a chat's prompt", "ChatRequest"},
-    RouteFacts{"/v1/responses", "the next items of a conversation", "ResponseRequest", true},
-    RouteFacts{"/v1/responses/input_tokens", "the size of a response's prompt", "ResponseRequest"},
-    RouteFacts{"/v1/models", "the served names"},
-    RouteFacts{"/v1/models/{*}", "one served name"},
-    RouteFacts{"/tokenize", "the ids of a prompt or a conversation", "TokenizeRequest"},
-    RouteFacts{"/detokenize", "the text of ids", "DetokenizeRequest"},
-    RouteFacts{"/apply-template", "the text that the chat template writes", "ChatRequest"},
-    RouteFacts{"/tokenizer_info", "tokenizer_config.json"},
-    RouteFacts{"/sluice/state", "what the engine computes and holds, block by block"},
-    RouteFacts{"/sluice/timeline", "what the engine's streams ran"},
-    RouteFacts{"/sluice/pins", "prefixes whose KV is kept", "PinRequest", true},
-    RouteFacts{"/sluice/pins/{}", "one of them"},
-    RouteFacts{"/load", "running and waiting requests"},
-    RouteFacts{"/metrics", "metrics in the text format of Prometheus"},
-    RouteFacts{"/health", "whether the server serves", "", false, false},
-    RouteFacts{"/live", "whether the process lives", "", false, false},
-    RouteFacts{"/ping", "whether the process lives", "", false, false},
-    RouteFacts{"/version", "the version", "", false, false},
-    RouteFacts{"/openapi.json", "this description", "", false, false},
-};
-
-RouteFacts facts_of(std::string_view pattern) {
-  const auto* found = std::ranges::find(kRoutes, pattern, &RouteFacts::pattern);
-  return found == kRoutes.end() ? RouteFacts{pattern, pattern} : *found;
-}
 
 Json text_schema(const OptionFacts& facts) {
   Json schema = {{"type", "string"}};
@@ -245,8 +174,8 @@ std::string path_of(const std::string& pattern, std::vector<std::string>& parame
 
 Json body_of(const RouteFacts& facts) {
   Json schema = {{"type", "object"}};
-  if (!facts.body.empty()) {
-    schema = {{"$ref", fmt::format("#/components/schemas/{}", facts.body)}};
+  if (facts.body != nullptr) {
+    schema = {{"$ref", fmt::format("#/components/schemas/{}", facts.body->name)}};
   }
   return {{"required", true}, {"content", {{"application/json", {{"schema", schema}}}}}};
 }
@@ -257,9 +186,9 @@ const char* error_reference(std::string_view pattern) {
                                              : "#/components/responses/Error";
 }
 
-Json operation(const RouteName& route, const std::vector<std::string>& parameters) {
-  const RouteFacts facts = facts_of(route.pattern);
-  Json json = {{"summary", facts.summary}};
+Json operation(const DescribedRoute& route, const std::vector<std::string>& parameters) {
+  const RouteFacts& facts = route.facts;
+  Json json = {{"summary", facts.summary.empty() ? route.pattern : facts.summary}};
   for (const std::string& name : parameters) {
     json["parameters"].push_back(
         {{"name", name}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}});
@@ -319,24 +248,26 @@ Json field_schema(const OptionFacts& facts, int32_t vocab_size) {
   return schema;
 }
 
-Json openapi_document(const std::vector<RouteName>& routes, const ServerFacts& server) {
+Json openapi_document(const std::vector<DescribedRoute>& routes, const ServerFacts& server) {
   Json document = {{"openapi", "3.1.0"},
                    {"info", {{"title", "Sluice"}, {"version", server.version}}},
                    {"security", {{{"key", Json::array()}}, Json::object()}}};
-  for (const RouteName& route : routes) {
+  Json schemas = Json::object();
+  for (const DescribedRoute& route : routes) {
     std::vector<std::string> parameters;
     std::string method = route.method;
     std::ranges::transform(method, method.begin(), [](unsigned char c) { return std::tolower(c); });
     const std::string path = path_of(route.pattern, parameters);
     document["paths"][path][method] = operation(route, parameters);
+    if (const BodyFacts* body = route.facts.body) {
+      schemas[std::string(body->name)] = body_schema(*body, server);
+    }
   }
   Json& components = document["components"];
   components["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};
   components["responses"]["Error"] = error_answer();
   components["responses"]["MessagesError"] = messages_error_answer();
-  for (const BodyFacts& body : kBodies) {
-    components["schemas"][std::string(body.name)] = body_schema(body, server);
-  }
+  components["schemas"] = std::move(schemas);
   return document;
 }
 

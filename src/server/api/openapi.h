@@ -1,10 +1,11 @@
 // The description of the API that clients and test tools read: OpenAPI 3.1.
 //
-// Bodies are described from the tables that check them (request_fields), so a field cannot be in
-// one and not in the other. Used by the route /openapi.json. Thread rule: a pure function.
+// Bodies are described from the tables that check them, so a field cannot be in one and not in the
+// other, and routes by what they are added with. Used by the routes. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,9 +16,25 @@
 
 namespace sluice::api {
 
-struct RouteName {
+// A body of requests: its name among the schemas, and the table of its fields.
+struct BodyFacts {
+  std::string_view name;
+  std::span<const OptionFacts> (*fields)();
+  std::string_view rules = "[]";  // between the fields: a JSON list of schemas
+};
+
+// What its router does not know of a route.
+struct RouteFacts {
+  std::string_view summary = {};    // empty: its pattern
+  const BodyFacts* body = nullptr;  // lives as long as the program; null: any object, if a POST
+  bool streams = false;
+  bool needs_key = true;
+};
+
+struct DescribedRoute {
   std::string method;   // "POST"
   std::string pattern;  // as the router has it, with {} and {*}
+  RouteFacts facts = {};
 };
 
 // What is known of the server beside its routes.
@@ -27,8 +44,8 @@ struct ServerFacts {
   int32_t vocab_size = 0;                // 0: not known yet
 };
 
-// Describes all of these routes. One that this file does not know has no description of its body.
-Json openapi_document(const std::vector<RouteName>& routes, const ServerFacts& server);
+// Describes all of these routes and their bodies.
+Json openapi_document(const std::vector<DescribedRoute>& routes, const ServerFacts& server);
 
 // The values that a field lets through, as JSON Schema; null among them unless it is required. It
 // says less than the check where JSON Schema cannot: bytes of texts are counted as characters.

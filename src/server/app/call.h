@@ -38,7 +38,7 @@ struct ServerContext {
   std::function<int64_t()> num_lost_log_lines;               // likewise; empty: none is lost
   bool log_text = false;                                     // bodies and answers, too
   bool has_page = true;                                      // the page at /
-  std::vector<api::RouteName> described;                     // in /openapi.json; add_routes sets it
+  std::vector<api::DescribedRoute> described;  // in /openapi.json; those who add a route do it
   // The body of /openapi.json, which a first request makes once the vocabulary is known.
   std::once_flag has_openapi;
   std::string openapi;

@@ -60,10 +60,21 @@ void count_chat_tokens(const Call& call, std::shared_ptr<const ServedModel> mode
 }  // namespace
 
 void add_generation_routes(http::Router& router, ServerContext& context) {
-  add_model_route(router, context, {.pattern = "/v1/completions", .answering = complete});
-  add_model_route(router, context, {.pattern = "/v1/chat/completions", .answering = chat});
   add_model_route(router, context,
-                  {.pattern = "/v1/chat/completions/input_tokens", .answering = count_chat_tokens});
+                  {.pattern = "/v1/completions",
+                   .answering = complete,
+                   .facts = {.summary = "continuations of texts or token ids",
+                             .body = &api::kCompletionBody,
+                             .streams = true}});
+  add_model_route(
+      router, context,
+      {.pattern = "/v1/chat/completions",
+       .answering = chat,
+       .facts = {.summary = "the next message", .body = &api::kChatBody, .streams = true}});
+  add_model_route(router, context,
+                  {.pattern = "/v1/chat/completions/input_tokens",
+                   .answering = count_chat_tokens,
+                   .facts = {.summary = "the size of a chat's prompt", .body = &api::kChatBody}});
 }
 
 }  // namespace sluice::server

@@ -37,13 +37,19 @@ void count_message_tokens(const Call& call, std::shared_ptr<const ServedModel> m
 }  // namespace
 
 void add_messages_routes(http::Router& router, ServerContext& context) {
+  add_model_route(router, context,
+                  {.pattern = "/v1/messages",
+                   .answering = messages,
+                   .facts = {.summary = "the next message, in Anthropic's form",
+                             .body = &api::kMessageBody,
+                             .streams = true},
+                   .faults = api::message_fault_body});
   add_model_route(
       router, context,
-      {.pattern = "/v1/messages", .answering = messages, .faults = api::message_fault_body});
-  add_model_route(router, context,
-                  {.pattern = "/v1/messages/count_tokens",
-                   .answering = count_message_tokens,
-                   .faults = api::message_fault_body});
+      {.pattern = "/v1/messages/count_tokens",
+       .answering = count_message_tokens,
+       .facts = {.summary = "the size of a message's prompt", .body = &api::kMessageCountBody},
+       .faults = api::message_fault_body});
 }
 
 }  // namespace sluice::server

@@ -81,13 +81,26 @@ void delete_pin(const Call& call, std::shared_ptr<const ServedModel> model) {
 }  // namespace
 
 void add_pin_routes(http::Router& router, ServerContext& context) {
-  add_model_route(router, context, {.pattern = "/sluice/pins", .answering = make_pin});
+  constexpr std::string_view kPins = "prefixes whose KV is kept", kPin = "one of them";
   add_model_route(router, context,
-                  {.method = "GET", .pattern = "/sluice/pins", .answering = list_pins});
+                  {.pattern = "/sluice/pins",
+                   .answering = make_pin,
+                   .facts = {.summary = kPins, .body = &api::kPinBody, .streams = true}});
   add_model_route(router, context,
-                  {.method = "GET", .pattern = "/sluice/pins/{}", .answering = show_pin});
+                  {.method = "GET",
+                   .pattern = "/sluice/pins",
+                   .answering = list_pins,
+                   .facts = {.summary = kPins}});
   add_model_route(router, context,
-                  {.method = "DELETE", .pattern = "/sluice/pins/{}", .answering = delete_pin});
+                  {.method = "GET",
+                   .pattern = "/sluice/pins/{}",
+                   .answering = show_pin,
+                   .facts = {.summary = kPin}});
+  add_model_route(router, context,
+                  {.method = "DELETE",
+                   .pattern = "/sluice/pins/{}",
+                   .answering = delete_pin,
+                   .facts = {.summary = kPin}});
 }
 
 }  // namespace sluice::server

@@ -30,9 +30,17 @@ void count_response_tokens(const Call& call, std::shared_ptr<const ServedModel> 
 }  // namespace
 
 void add_response_routes(http::Router& router, ServerContext& context) {
-  add_model_route(router, context, {.pattern = "/v1/responses", .answering = respond});
   add_model_route(router, context,
-                  {.pattern = "/v1/responses/input_tokens", .answering = count_response_tokens});
+                  {.pattern = "/v1/responses",
+                   .answering = respond,
+                   .facts = {.summary = "the next items of a conversation",
+                             .body = &api::kResponseBody,
+                             .streams = true}});
+  add_model_route(
+      router, context,
+      {.pattern = "/v1/responses/input_tokens",
+       .answering = count_response_tokens,
+       .facts = {.summary = "the size of a response's prompt", .body = &api::kResponseBody}});
 }
 
 }  // namespace sluice::server

@@ -32,11 +32,6 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_response_routes(router, context);
   add_watch_routes(router, context);
   add_pin_routes(router, context);
-  for (http::Router::Name& name : router.names()) {
-    // HTTP has it wherever there is GET, so a description of each would only repeat that.
-    if (name.method == "HEAD") continue;
-    context.described.push_back({std::move(name.method), std::move(name.pattern)});
-  }
   // Neither is a part of the API: a description could not say that the events never end.
   add_event_routes(router, context);
   if (context.has_page) add_page_routes(router, context);
@@ -56,6 +51,7 @@ void add_preflight_routes(http::Router& router, ServerContext& context) {
 }
 
 void add_model_route(http::Router& router, ServerContext& context, const ModelRoute& route) {
+  context.described.push_back({route.method, route.pattern, route.facts});
   router.add(
       route.method, route.pattern,
       [&context, pattern = route.pattern, answering = route.answering](

@@ -5,6 +5,7 @@
 // called once, before the server starts.
 #pragma once
 
+#include "server/api/openapi.h"
 #include "server/app/call.h"
 #include "server/http/router.h"
 
@@ -39,11 +40,12 @@ struct ModelRoute {
   const char* method = "POST";
   const char* pattern;
   Answering answering;
+  api::RouteFacts facts;                      // for /openapi.json
   http::FaultBody faults = http::fault_body;  // how all errors of this path are written
 };
 
-// Adds a route whose answer needs the model. The call goes to a worker. Errors: 503 while there is
-// no model that serves; those of fault_of_exception for what `answering` throws.
+// Adds a route whose answer needs the model, and describes it. The call goes to a worker. Errors:
+// 503 while there is no model that serves; those of fault_of_exception for what `answering` throws.
 void add_model_route(http::Router& router, ServerContext& context, const ModelRoute& route);
 
 }  // namespace sluice::server

@@ -16,7 +16,9 @@ using Json = nlohmann::ordered_json;
 using Saying = http::Answer (*)(ServerContext& context, const http::Request& request);
 
 void add_status_route(http::Router& router, ServerContext& context, const char* pattern,
-                      Saying saying) {
+                      const api::RouteFacts& facts, Saying saying) {
+  // HTTP has HEAD wherever there is GET, so a description of it would only repeat that.
+  context.described.push_back({"GET", pattern, facts});
   for (const char* method : {"GET", "HEAD"}) {
     router.add(method, pattern,
                [&context, pattern, saying](const http::Request& request,
@@ -111,15 +113,19 @@ http::Answer one_model(ServerContext& context, const http::Request& request) {
 }  // namespace
 
 void add_status_routes(http::Router& router, ServerContext& context) {
-  add_status_route(router, context, "/health", health);
-  add_status_route(router, context, "/live", live);
-  add_status_route(router, context, "/ping", live);
-  add_status_route(router, context, "/version", version);
-  add_status_route(router, context, "/openapi.json", openapi);
-  add_status_route(router, context, "/load", load);
-  add_status_route(router, context, "/metrics", metrics_page);
-  add_status_route(router, context, "/v1/models", models);
-  add_status_route(router, context, "/v1/models/{*}", one_model);
+  const auto add = [&](const char* pattern, const api::RouteFacts& facts, Saying saying) {
+    add_status_route(router, context, pattern, facts, saying);
+  };
+  // Routes without a key are those of gate.cc.
+  add("/health", {.summary = "whether the server serves", .needs_key = false}, health);
+  add("/live", {.summary = "whether the process lives", .needs_key = false}, live);
+  add("/ping", {.summary = "whether the process lives", .needs_key = false}, live);
+  add("/version", {.summary = "the version", .needs_key = false}, version);
+  add("/openapi.json", {.summary = "this description", .needs_key = false}, openapi);
+  add("/load", {.summary = "running and waiting requests"}, load);
+  add("/metrics", {.summary = "metrics in the text format of Prometheus"}, metrics_page);
+  add("/v1/models", {.summary = "the served names"}, models);
+  add("/v1/models/{*}", {.summary = "one served name"}, one_model);
 }
 
 }  // namespace sluice::server

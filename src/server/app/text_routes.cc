@@ -62,11 +62,25 @@ void tokenizer_info(const Call& call, std::shared_ptr<const ServedModel> model) 
 }  // namespace
 
 void add_text_routes(http::Router& router, ServerContext& context) {
-  add_model_route(router, context, {.pattern = "/tokenize", .answering = tokenize});
-  add_model_route(router, context, {.pattern = "/detokenize", .answering = detokenize});
-  add_model_route(router, context, {.pattern = "/apply-template", .answering = apply_template});
+  add_model_route(
+      router, context,
+      {.pattern = "/tokenize",
+       .answering = tokenize,
+       .facts = {.summary = "the ids of a prompt or a conversation", .body = &api::kTokenizeBody}});
   add_model_route(router, context,
-                  {.method = "GET", .pattern = "/tokenizer_info", .answering = tokenizer_info});
+                  {.pattern = "/detokenize",
+                   .answering = detokenize,
+                   .facts = {.summary = "the text of ids", .body = &api::kDetokenizeBody}});
+  add_model_route(
+      router, context,
+      {.pattern = "/apply-template",
+       .answering = apply_template,
+       .facts = {.summary = "the text that the chat template writes", .body = &api::kChatBody}});
+  add_model_route(router, context,
+                  {.method = "GET",
+                   .pattern = "/tokenizer_info",
+                   .answering = tokenizer_info,
+                   .facts = {.summary = "tokenizer_config.json"}});
 }
 
 }  // namespace sluice::server

@@ -131,9 +131,15 @@ void timeline(const Call& call, std::shared_ptr<const ServedModel> model) {
 
 void add_watch_routes(http::Router& router, ServerContext& context) {
   add_model_route(router, context,
-                  {.method = "GET", .pattern = "/sluice/state", .answering = state});
+                  {.method = "GET",
+                   .pattern = "/sluice/state",
+                   .answering = state,
+                   .facts = {.summary = "what the engine computes and holds, block by block"}});
   add_model_route(router, context,
-                  {.method = "GET", .pattern = "/sluice/timeline", .answering = timeline});
+                  {.method = "GET",
+                   .pattern = "/sluice/timeline",
+                   .answering = timeline,
+                   .facts = {.summary = "what the engine's streams ran"}});
 }
 
 void add_event_routes(http::Router& router, ServerContext& context) {

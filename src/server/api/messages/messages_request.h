@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "server/api/openapi.h"
 #include "server/api/request/field.h"
 #include "server/api/request/request.h"
 
@@ -28,5 +29,7 @@ Read<ChatRequest> read_message_count(std::string_view body, const RequestRules& 
 // the program.
 std::span<const OptionFacts> message_fields();
 std::span<const OptionFacts> message_count_fields();
+inline constexpr BodyFacts kMessageBody = {"MessageRequest", message_fields};
+inline constexpr BodyFacts kMessageCountBody = {"MessageCountRequest", message_count_fields};
 
 }  // namespace sluice::api

@@ -20,6 +20,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/api/openapi.h"
 #include "server/api/request/field.h"
 #include "server/http/fault.h"
 #include "sluice/sampling_params.h"
@@ -141,6 +142,13 @@ enum class RequestKind { kCompletion, kChat, kTokenize, kPin, kDetokenize };
 // The table that the reader of this kind works by, for documents, tests and the description of the
 // API. It lives as long as the program.
 std::span<const OptionFacts> request_fields(RequestKind kind);
+
+// The bodies as the description of the API has them.
+extern const BodyFacts kCompletionBody;
+extern const BodyFacts kChatBody;
+extern const BodyFacts kTokenizeBody;
+extern const BodyFacts kPinBody;
+extern const BodyFacts kDetokenizeBody;
 
 // SamplingParams::max_tokens of a request whose prompt has this many tokens. What exceeds the room
 // that the prompt leaves counts as the room: agents send a constant. 1 for an explicit 0, which the

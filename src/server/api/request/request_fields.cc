@@ -212,6 +212,14 @@ Fields<DetokenizeBody> make_detokenize_fields() {
 
 }  // namespace
 
+const BodyFacts kCompletionBody = {"CompletionRequest", [] { return completion_fields().facts(); },
+                                   kCompletionRules};
+const BodyFacts kChatBody = {"ChatRequest", [] { return chat_fields().facts(); }, kChatRules};
+const BodyFacts kTokenizeBody = {"TokenizeRequest", [] { return tokenize_fields().facts(); },
+                                 kInputRules};
+const BodyFacts kPinBody = {"PinRequest", [] { return pin_fields().facts(); }, kInputRules};
+const BodyFacts kDetokenizeBody = {"DetokenizeRequest", [] { return detokenize_fields().facts(); }};
+
 const FieldTable<CompletionBody>& completion_fields() {
   static const FieldTable<CompletionBody> table(make_completion_fields());
   return table;

@@ -170,6 +170,8 @@ Fields<ResponseBody> make_response_fields() {
 
 }  // namespace
 
+const BodyFacts kResponseBody = {"ResponseRequest", [] { return response_fields().facts(); }};
+
 const FieldTable<ResponseBody>& response_fields() {
   static const FieldTable<ResponseBody> table(make_response_fields());
   return table;

@@ -6,6 +6,7 @@
 
 #include <string_view>
 
+#include "server/api/openapi.h"
 #include "server/api/request/request.h"
 #include "server/api/responses/response_facts.h"
 
@@ -17,5 +18,8 @@ struct ResponseRequest : ChatRequest {
 
 // Errors: as the functions of request.h; also for what needs a server that keeps answers.
 Read<ResponseRequest> read_response(std::string_view body, const RequestRules& rules);
+
+// Its body, as the description of the API has it.
+extern const BodyFacts kResponseBody;
 
 }  // namespace sluice::api
