@@ -253,17 +253,19 @@ void bench_sample(Workbench& bench, double rate) {
   for (const int64_t rows : {1, 16, 256}) {
     for (const SampleKind& kind : kKinds) {
       const auto count = static_cast<size_t>(rows);
-      std::vector<int64_t> numbers;
-      for (int64_t i = 0; i < rows; ++i) numbers.push_back(i);
+      std::vector<SampleRow> params;
+      for (int64_t i = 0; i < rows; ++i) {
+        params.push_back({.temperature = kind.temperature,
+                          .top_k = kind.top_k,
+                          .top_p = kind.top_p,
+                          .seed = i,
+                          .position = i});
+      }
       SampleArgs args{.logits = bench.tensor(DType::kF32, {rows, kVocab}),
-                      .temperature = bench.tensor(std::vector<float>(count, kind.temperature)),
-                      .top_k = bench.tensor(std::vector<int32_t>(count, kind.top_k)),
-                      .top_p = bench.tensor(std::vector<float>(count, kind.top_p)),
-                      .min_p = bench.tensor(std::vector<float>(count, 0.0f)),
-                      .seed = bench.tensor(numbers),
-                      .position = bench.tensor(numbers),
+                      .rows = bench.tensor(params, {rows, sizeof(SampleRow)}),
                       .suppressed = {},
                       .given = {},
+                      .masks = {},
                       .adjustments = {},
                       .token_ids = bench.tensor(std::vector<int32_t>(count)),
                       .logprobs = bench.tensor(std::vector<float>(count)),

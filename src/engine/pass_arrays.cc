@@ -1,6 +1,8 @@
 // The layout of a pass's arrays; the host and the device side both use it.
 #include "engine/pass_arrays.h"
 
+#include "ops/sample.h"
+
 namespace sluice {
 
 PassArrays PassArrays::cut(Arena& arena, int64_t num_rows, int64_t num_seqs) {
@@ -11,12 +13,7 @@ PassArrays PassArrays::cut(Arena& arena, int64_t num_rows, int64_t num_seqs) {
   a.first_pos = arena.tensor(DType::kI32, {num_seqs});
   a.kv_end = arena.tensor(DType::kI32, {num_seqs});
   a.logit_rows = arena.tensor(DType::kI32, {num_seqs});
-  a.temperature = arena.tensor(DType::kF32, {num_seqs});
-  a.top_k = arena.tensor(DType::kI32, {num_seqs});
-  a.top_p = arena.tensor(DType::kF32, {num_seqs});
-  a.min_p = arena.tensor(DType::kF32, {num_seqs});
-  a.seed = arena.tensor(DType::kI64, {num_seqs});
-  a.sample_pos = arena.tensor(DType::kI64, {num_seqs});
+  a.sample_rows = arena.tensor(DType::kU8, {num_seqs, sizeof(SampleRow)});
   a.suppressed = arena.tensor(DType::kI32, {num_seqs, kMaxEndTokenIds});
   return a;
 }

@@ -28,12 +28,7 @@ struct PassArrays {
   TensorView kv_end;     // i32 [num_seqs]: tokens of KV including this pass
   // Per sampled token.
   TensorView logit_rows;   // i32 [num_seqs]: row of the pass that each token is sampled from
-  TensorView temperature;  // f32 [num_seqs]
-  TensorView top_k;        // i32 [num_seqs], 0: no limit
-  TensorView top_p;        // f32 [num_seqs]
-  TensorView min_p;        // f32 [num_seqs]
-  TensorView seed;         // i64 [num_seqs]
-  TensorView sample_pos;   // i64 [num_seqs]: position of the sampled token; keys its random draw
+  TensorView sample_rows;  // SampleRow [num_seqs], as u8 [num_seqs, sizeof(SampleRow)]
   TensorView suppressed;   // i32 [num_seqs, kMaxEndTokenIds]: ids with probability 0; -1: unused
 
   // Cuts the arrays for `num_rows` rows and `num_seqs` sequences and sampled tokens. Every array

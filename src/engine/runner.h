@@ -44,8 +44,8 @@ class Runner {
   Runner(const Parts& parts, const PassLimits& limits);
 
   // Bytes that the constructor takes: this many of device memory and this many of pinned memory,
-  // without those of AdjustmentArrays. `residency_bytes` is the part for the arrays of the
-  // residency.
+  // without those of AdjustmentArrays and TokenMasks. `residency_bytes` is the part for the arrays
+  // of the residency.
   static size_t memory_bytes(const PassLimits& limits, size_t residency_bytes);
 
   // Runs the batch and returns one token for each sequence with wants_token, and of a verify pass

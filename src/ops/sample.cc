@@ -7,20 +7,15 @@
 namespace sluice {
 namespace {
 
-// REQUIRES: m and vocab are bound.
+// REQUIRES: m is bound.
 void expect_adjustments(ShapeContract& shapes, const LogitAdjustments& adjustments) {
   shapes.bind("m + 1", shapes["m"] + 1);
-  shapes.bind("words", (shapes["vocab"] + 31) / 32);
   shapes.expect("begin", adjustments.begin, DType::kI32, {"m + 1"});
   shapes.expect("ids", adjustments.ids, DType::kI32, {"n"});
   shapes.expect("bias", adjustments.bias, DType::kF32, {"n"});
   shapes.expect("repetition", adjustments.repetition, DType::kF32, {"n"});
   shapes.expect("penalty", adjustments.penalty, DType::kF32, {"n"});
   shapes.expect("scratch", adjustments.scratch, DType::kF32, {"n"});
-  shapes.expect_or_absent("allowed", adjustments.allowed, DType::kI32, {"a", "words"});
-  shapes.expect_or_absent("allowed_row", adjustments.allowed_row, DType::kI32, {"m"});
-  shapes.require(adjustments.allowed.present() == adjustments.allowed_row.present(),
-                 "allowed and allowed_row must be both present or both absent");
 }
 
 }  // namespace
@@ -29,14 +24,12 @@ void sample(Stream& stream, const SampleArgs& args) {
   ShapeContract shapes("sample");
   shapes.expect("logits", args.logits, DType::kF32, {"m", "vocab"});
   shapes.require(shapes["vocab"] > 0, "vocab must be at least 1");
-  shapes.expect("temperature", args.temperature, DType::kF32, {"m"});
-  shapes.expect("top_k", args.top_k, DType::kI32, {"m"});
-  shapes.expect("top_p", args.top_p, DType::kF32, {"m"});
-  shapes.expect("min_p", args.min_p, DType::kF32, {"m"});
-  shapes.expect("seed", args.seed, DType::kI64, {"m"});
-  shapes.expect("position", args.position, DType::kI64, {"m"});
+  shapes.bind("sizeof(SampleRow)", sizeof(SampleRow));
+  shapes.expect("rows", args.rows, DType::kU8, {"m", "sizeof(SampleRow)"});
   shapes.expect_or_absent("suppressed", args.suppressed, DType::kI32, {"m", "s"});
   shapes.expect_or_absent("given", args.given, DType::kI32, {"m"});
+  shapes.bind("words", (shapes["vocab"] + 31) / 32);
+  shapes.expect_or_absent("masks", args.masks, DType::kI32, {"a", "words"});
   if (args.adjustments.present()) expect_adjustments(shapes, args.adjustments);
   shapes.expect("token_ids", args.token_ids, DType::kI32, {"m"});
   shapes.expect("logprobs", args.logprobs, DType::kF32, {"m"});

@@ -5,14 +5,28 @@
 // Thread rule: enqueue only.
 #pragma once
 
+#include <cstdint>
+
 #include "core/tensor_view.h"
 #include "device/device.h"
 
 namespace sluice {
 
-// Changes to the logits of some rows before a token is chosen: what penalties, logit_bias and
-// allowed_token_ids come to. Row r has the entries [begin[r], begin[r + 1]), at most one for an id.
-// The arrays may be in pinned memory, so that lists of any length need no transfer.
+// How the token of one row is chosen: an element of SampleArgs::rows, the same on the host and on
+// devices. Kernels copy it in pieces of 16 bytes. The defaults never fail on finite logits.
+struct alignas(16) SampleRow {
+  float temperature = 0.0f;  // 0 means greedy (argmax, lowest id wins a tie)
+  int32_t top_k = 0;         // 0 or less keeps all
+  float top_p = 1.0f;        // in (0, 1]; 1 keeps all
+  float min_p = 0.0f;        // in [0, 1]; 0 keeps all
+  int64_t seed = 0;
+  int64_t position = 0;  // index of the token to sample in its sequence
+  int32_t mask = -1;     // row of SampleArgs::masks; -1: all tokens are allowed
+};
+
+// Changes to the logits of some rows before a token is chosen: what penalties and logit_bias come
+// to. Row r has the entries [begin[r], begin[r + 1]), at most one for an id. The arrays may be in
+// pinned memory, so that lists of any length need no transfer.
 struct LogitAdjustments {
   TensorView begin;       // i32 [m + 1]
   TensorView ids;         // i32 [n]
@@ -21,23 +35,17 @@ struct LogitAdjustments {
   TensorView penalty;     // f32 [n], finite
   TensorView scratch;     // f32 [n], overwritten
 
-  // Bit id % 32 of word id / 32 is set for the tokens that a row may choose.
-  TensorView allowed;      // i32 [a, words], words = ceil(vocab / 32); or absent
-  TensorView allowed_row;  // i32 [m]: the row of `allowed`, -1: all tokens; present as `allowed`
-
   bool present() const { return begin.present(); }
 };
 
 struct SampleArgs {
-  TensorView logits;       // f32 [m, vocab]
-  TensorView temperature;  // f32 [m]; 0 means greedy (argmax, lowest id wins a tie)
-  TensorView top_k;        // i32 [m]; 0 or less keeps all
-  TensorView top_p;        // f32 [m] in (0, 1]; 1 keeps all
-  TensorView min_p;        // f32 [m] in [0, 1]; 0 keeps all
-  TensorView seed;         // i64 [m]
-  TensorView position;     // i64 [m]: index of the token to sample in its sequence
-  TensorView suppressed;   // i32 [m, s] token ids that must not be chosen, -1 pads; or absent
-  TensorView given;        // i32 [m]: the token of the row instead of a choice, -1: none; or absent
+  TensorView logits;      // f32 [m, vocab]
+  TensorView rows;        // SampleRow [m], as u8 [m, sizeof(SampleRow)]
+  TensorView suppressed;  // i32 [m, s] token ids that must not be chosen, -1 pads; or absent
+  TensorView given;       // i32 [m]: the token of the row instead of a choice, -1: none; or absent
+  // Tokens that rows may choose: bit id % 32 of word id / 32 of the row's mask is set. May be in
+  // pinned memory, as the arrays of adjustments. Absent: SampleRow::mask is not read.
+  TensorView masks;              // i32 [a, words], words = ceil(vocab / 32)
   LogitAdjustments adjustments;  // or absent
 
   TensorView token_ids;      // i32 [m], written
@@ -49,20 +57,20 @@ struct SampleArgs {
 // Draws one token for each row, and writes its log-probability and the best alternatives.
 // Adjustments come first: an entry turns the logit x of its id into y - penalty with
 // y = (x + bias) / repetition if x + bias > 0, (x + bias) * repetition otherwise; in f32, each
-// operation rounded, results beyond the largest finite number cut to it. Tokens that are not
-// allowed count as suppressed. Log-probabilities are those of the logits without any of this.
+// operation rounded, results beyond the largest finite number cut to it. Tokens that a row's
+// mask lacks count as suppressed. Log-probabilities are those of the logits without any of this.
 // Filters in this order: suppressed, temperature, min-p, top-k, top-p (ties at a border are kept by
 // ascending id; min-p and top-p weigh by the softmax of what the filters before them left). Then
 // token = argmax(logit / temperature + g) over what is left, where g = -ln(-ln(u)) and u in (0, 1)
 // comes from Philox4x32-10 keyed by seed, counter (position, id / 4), word id mod 4 (ops/philox.h):
 // the Gumbel-max trick, which draws from the softmax without a sum that could depend on order.
-// Shapes: logits [m, vocab], suppressed [m, s], top_token_ids and top_logprobs [m, t] with
-// t <= vocab (on CUDA at most 512); all else [m].
-// Types: f32 logits and log-probabilities, i32 ids, i64 seeds and positions.
+// Shapes: logits [m, vocab], suppressed [m, s], masks [a, words], top_token_ids and top_logprobs
+// [m, t] with t <= vocab (on CUDA at most 512); all else [m].
+// Types: f32 logits and log-probabilities, i32 ids and words of masks; rows are SampleRow.
 // Aliasing: no output overlaps anything. Logits of entries are overwritten on the way and have
 // their values back at the end.
-// Order: enqueue only; rows do not depend on each other. A row without entries, restriction and
-// given token has the same bits as in a call without these arguments.
+// Order: enqueue only; rows do not depend on each other. A row without entries, mask or given token
+// has the same bits as in a call without these arguments.
 // Errors: a row with NaN or +inf, without a finite logit, or with every finite one suppressed is an
 // asynchronous error that names the row.
 // Source: Salmon et al. 2011 (Philox); Maddison et al. 2014, arXiv 1411.0030 (Gumbel-max). The

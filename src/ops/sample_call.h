@@ -17,22 +17,15 @@ struct AdjustmentsCall {
   const float* repetition = nullptr;
   const float* penalty = nullptr;
   float* scratch = nullptr;
-  const int32_t* allowed = nullptr;  // or null
-  const int32_t* allowed_row = nullptr;
-  int32_t num_words = 0;
 };
 
 // Shapes and meaning are those of SampleArgs (ops/sample.h).
 struct SampleCall {
   float* logits;
-  const float* temperature;
-  const int32_t* top_k;
-  const float* top_p;
-  const float* min_p;
-  const int64_t* seed;
-  const int64_t* position;
+  const SampleRow* rows;
   const int32_t* suppressed;  // or null
   const int32_t* given;       // or null
+  const int32_t* masks;       // or null
   AdjustmentsCall adjustments;
   int32_t* token_ids;
   float* logprobs;
@@ -41,12 +34,12 @@ struct SampleCall {
   int64_t num_rows;
   int32_t vocab;
   int32_t num_suppressed;
+  int32_t num_words;  // of a mask
   int32_t num_top;
 };
 
 inline AdjustmentsCall make_adjustments_call(const LogitAdjustments& adjustments) {
   if (!adjustments.present()) return {};
-  const bool restricts = adjustments.allowed.present();
   return {
       .begin = adjustments.begin.data<int32_t>(),
       .ids = adjustments.ids.data<int32_t>(),
@@ -54,9 +47,6 @@ inline AdjustmentsCall make_adjustments_call(const LogitAdjustments& adjustments
       .repetition = adjustments.repetition.data<float>(),
       .penalty = adjustments.penalty.data<float>(),
       .scratch = adjustments.scratch.data<float>(),
-      .allowed = restricts ? adjustments.allowed.data<int32_t>() : nullptr,
-      .allowed_row = restricts ? adjustments.allowed_row.data<int32_t>() : nullptr,
-      .num_words = restricts ? static_cast<int32_t>(adjustments.allowed.dim(1)) : 0,
   };
 }
 
@@ -66,14 +56,10 @@ inline SampleCall make_sample_call(const SampleArgs& args) {
   const bool lists_top = args.top_token_ids.present();
   return {
       .logits = args.logits.data<float>(),
-      .temperature = args.temperature.data<float>(),
-      .top_k = args.top_k.data<int32_t>(),
-      .top_p = args.top_p.data<float>(),
-      .min_p = args.min_p.data<float>(),
-      .seed = args.seed.data<int64_t>(),
-      .position = args.position.data<int64_t>(),
+      .rows = args.rows.data<SampleRow>(),
       .suppressed = suppresses ? args.suppressed.data<int32_t>() : nullptr,
       .given = args.given.present() ? args.given.data<int32_t>() : nullptr,
+      .masks = args.masks.present() ? args.masks.data<int32_t>() : nullptr,
       .adjustments = make_adjustments_call(args.adjustments),
       .token_ids = args.token_ids.data<int32_t>(),
       .logprobs = args.logprobs.data<float>(),
@@ -82,6 +68,7 @@ inline SampleCall make_sample_call(const SampleArgs& args) {
       .num_rows = args.logits.dim(0),
       .vocab = static_cast<int32_t>(args.logits.dim(1)),
       .num_suppressed = suppresses ? static_cast<int32_t>(args.suppressed.dim(1)) : 0,
+      .num_words = args.masks.present() ? static_cast<int32_t>(args.masks.dim(1)) : 0,
       .num_top = lists_top ? static_cast<int32_t>(args.top_token_ids.dim(1)) : 0,
   };
 }

@@ -59,27 +59,23 @@ void expect_case(const nlohmann::json& json, int index) {
   LogitEntries entries(params_of(json), json.at("prompt").get<std::vector<int32_t>>());
   for (const int32_t id : json.at("output").get<std::vector<int32_t>>()) entries.append(id);
   const auto logits = json.at("logits").get<std::vector<float>>();
-  const std::vector<int32_t> begin{0, static_cast<int32_t>(entries.size())}, top_k{0};
-  const std::vector<float> temperature{1.0f}, top_p{1.0f}, min_p{0.0f};
-  std::vector<int32_t> allowed{0}, allowed_row{-1};
+  const std::vector<int32_t> begin{0, static_cast<int32_t>(entries.size())};
+  std::vector<int32_t> mask{0};
+  SampleRow row{.temperature = 1.0f};
   if (!json.at("allowed_token_ids").is_null()) {
-    allowed_row[0] = 0;
-    for (const int32_t id : json.at("allowed_token_ids")) allowed[0] |= 1 << id;
+    row.mask = 0;
+    for (const int32_t id : json.at("allowed_token_ids")) mask[0] |= 1 << id;
   }
   SampleArgs args;
   args.logits = view_of(logits).reshape({1, std::ssize(logits)});
-  args.temperature = view_of(temperature);
-  args.top_k = view_of(top_k);
-  args.top_p = view_of(top_p);
-  args.min_p = view_of(min_p);
+  args.rows = TensorView(&row, DType::kU8, {1, sizeof(SampleRow)});
+  args.masks = view_of(mask).reshape({1, 1});
   args.adjustments = {.begin = view_of(begin),
                       .ids = view_of(entries.ids()),
                       .bias = view_of(entries.biases()),
                       .repetition = view_of(entries.repetitions()),
                       .penalty = view_of(entries.penalties()),
-                      .scratch = {},
-                      .allowed = view_of(allowed).reshape({1, 1}),
-                      .allowed_row = view_of(allowed_row)};
+                      .scratch = {}};
   const reference::KeptTokens kept = reference::kept_tokens(args, 0);
   std::vector<double> probabilities(logits.size(), 0.0);
   for (size_t i = 0; i < kept.ids.size(); ++i) {

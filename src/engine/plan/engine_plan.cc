@@ -20,6 +20,7 @@
 #include "engine/plan/validate_options.h"
 #include "engine/runner.h"
 #include "engine/sampling/adjustment_arrays.h"
+#include "engine/sampling/token_masks.h"
 #include "engine/speculation/draft_limits.h"
 #include "model/weights.h"
 #include "ops/ops.h"
@@ -128,8 +129,9 @@ void add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
   const int64_t vocab = input.config.vocab_size;
   add_entry(plan, "adjustments of logits", "device",
             AdjustmentArrays::device_bytes(num_rows, vocab));
-  add_entry(plan, "adjustments of logits", "pinned",
-            AdjustmentArrays::pinned_bytes(num_rows, vocab));
+  add_entry(
+      plan, "adjustments of logits", "pinned",
+      AdjustmentArrays::pinned_bytes(num_rows, vocab) + TokenMasks::pinned_bytes(num_rows, vocab));
   add_entry(plan, "scratch of ops", "device", op_memory_bytes(input.device));
   if (input.options.kv_store.dir && !offloads(plan)) {
     add_entry(plan, "KV store", "pinned", PoolPort::pinned_bytes(plan.kv_layout));

@@ -14,10 +14,6 @@ int64_t num_entries(int64_t max_rows, int64_t vocab_size) {
   return std::max(vocab_size, max_rows * kEntriesPerRow);
 }
 
-bool is_adjusted(const Sequence& sequence) {
-  return sequence.logit_entries.size() > 0 || sequence.params.allowed_token_ids;
-}
-
 }  // namespace
 
 AdjustmentArrays::Arrays AdjustmentArrays::cut(Arena& arena, int64_t max_rows, int64_t vocab_size) {
@@ -28,8 +24,6 @@ AdjustmentArrays::Arrays AdjustmentArrays::cut(Arena& arena, int64_t max_rows, i
   a.bias = arena.tensor(DType::kF32, {entries});
   a.repetition = arena.tensor(DType::kF32, {entries});
   a.penalty = arena.tensor(DType::kF32, {entries});
-  a.allowed = arena.tensor(DType::kI32, {max_rows, (vocab_size + 31) / 32});
-  a.allowed_row = arena.tensor(DType::kI32, {max_rows});
   return a;
 }
 
@@ -59,7 +53,7 @@ void AdjustmentArrays::begin_pass() {
 }
 
 void AdjustmentArrays::add(const Sequence* sequence, int64_t num_drafts) {
-  const bool adjusted = sequence != nullptr && is_adjusted(*sequence);
+  const bool adjusted = sequence != nullptr && sequence->logit_entries.size() > 0;
   rows_.push_back({.sequence = adjusted ? sequence : nullptr, .num_drafts = num_drafts});
   any_ = any_ || adjusted;
 }
@@ -81,7 +75,6 @@ const LogitEntries& AdjustmentArrays::entries_of(const Row& row) {
 int64_t AdjustmentArrays::fill(int64_t first_row) {
   SLUICE_CHECK(first_row < std::ssize(rows_), "row {} of {}", first_row, rows_.size());
   int64_t used = 0;
-  int32_t num_masks = 0;
   num_filled_ = 0;
   for (int64_t row = first_row; row < std::ssize(rows_); ++row) {
     const Sequence* sequence = rows_[static_cast<size_t>(row)].sequence;
@@ -90,10 +83,7 @@ int64_t AdjustmentArrays::fill(int64_t first_row) {
     const int64_t size = entries == nullptr ? 0 : std::ssize(entries->ids());
     if (used + size > arrays_.ids.dim(0)) break;
     arrays_.begin.data<int32_t>()[num_filled_] = static_cast<int32_t>(used);
-    const bool restricts = sequence != nullptr && sequence->params.allowed_token_ids;
-    arrays_.allowed_row.data<int32_t>()[num_filled_] = restricts ? num_masks : -1;
     if (entries != nullptr) write_entries(*entries, static_cast<int32_t>(used));
-    if (restricts) write_allowed(*sequence->params.allowed_token_ids, num_masks++);
     used += size;
     ++num_filled_;
   }
@@ -110,21 +100,13 @@ void AdjustmentArrays::write_entries(const LogitEntries& entries, int32_t begin)
             arrays_.penalty.data<float>() + begin);
 }
 
-void AdjustmentArrays::write_allowed(const std::vector<int32_t>& ids, int32_t mask) {
-  int32_t* words = arrays_.allowed.rows(mask, 1).data<int32_t>();
-  std::fill_n(words, arrays_.allowed.dim(1), 0);
-  for (const int32_t id : ids) words[id / 32] |= static_cast<int32_t>(uint32_t{1} << (id % 32));
-}
-
 LogitAdjustments AdjustmentArrays::view() const {
   return {.begin = arrays_.begin.rows(0, num_filled_ + 1),
           .ids = arrays_.ids,
           .bias = arrays_.bias,
           .repetition = arrays_.repetition,
           .penalty = arrays_.penalty,
-          .scratch = TensorView(device_memory_.data(), DType::kF32, {arrays_.ids.dim(0)}),
-          .allowed = arrays_.allowed,
-          .allowed_row = arrays_.allowed_row.rows(0, num_filled_)};
+          .scratch = TensorView(device_memory_.data(), DType::kF32, {arrays_.ids.dim(0)})};
 }
 
 }  // namespace sluice

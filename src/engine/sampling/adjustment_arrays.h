@@ -39,20 +39,18 @@ class AdjustmentArrays {
   int64_t num_rows() const { return static_cast<int64_t>(rows_.size()); }
 
   // Writes the adjustments of rows from `first_row` on, as many as fit, and returns their number,
-  // at least 1. REQUIRES: any(); first_row is a row of the pass.
+  // at least 1. REQUIRES: first_row is a row of the pass.
   int64_t fill(int64_t first_row);
   // The op's view of the last `fill`.
   LogitAdjustments view() const;
 
  private:
   struct Arrays {
-    TensorView begin;        // i32 [max_rows + 1]
-    TensorView ids;          // i32 [entries]
-    TensorView bias;         // f32 [entries]
-    TensorView repetition;   // f32 [entries]
-    TensorView penalty;      // f32 [entries]
-    TensorView allowed;      // i32 [max_rows, words]
-    TensorView allowed_row;  // i32 [max_rows]
+    TensorView begin;       // i32 [max_rows + 1]
+    TensorView ids;         // i32 [entries]
+    TensorView bias;        // f32 [entries]
+    TensorView repetition;  // f32 [entries]
+    TensorView penalty;     // f32 [entries]
   };
   struct Row {
     const Sequence* sequence = nullptr;  // null: not adjusted
@@ -61,7 +59,6 @@ class AdjustmentArrays {
   static Arrays cut(Arena& arena, int64_t max_rows, int64_t vocab_size);
   const LogitEntries& entries_of(const Row& row);
   void write_entries(const LogitEntries& entries, int32_t begin);
-  void write_allowed(const std::vector<int32_t>& ids, int32_t mask);
 
   Buffer host_memory_;
   Buffer device_memory_;  // scratch

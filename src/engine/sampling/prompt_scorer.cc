@@ -17,7 +17,7 @@ PromptScorer::Inputs PromptScorer::cut_inputs(Arena& arena, int64_t max_rows) {
   Inputs inputs;
   inputs.rows = arena.tensor(DType::kI32, {max_rows});
   inputs.given = arena.tensor(DType::kI32, {max_rows});
-  inputs.zeros = arena.tensor(DType::kI64, {max_rows});
+  inputs.sample_rows = arena.tensor(DType::kU8, {max_rows, sizeof(SampleRow)});
   return inputs;
 }
 
@@ -43,7 +43,7 @@ PromptScorer::PromptScorer(int64_t max_rows, Device& device)
       host_memory_(device.allocate(memory_bytes(max_rows), MemoryKind::kPinned)),
       device_memory_(device.allocate(memory_bytes(max_rows), MemoryKind::kDevice)) {
   Arena host(host_memory_.data(), host_memory_.size_bytes());
-  std::fill_n(cut_inputs(host, max_rows).zeros.data<int64_t>(), max_rows, 0);
+  std::fill_n(cut_inputs(host, max_rows).sample_rows.data<SampleRow>(), max_rows, SampleRow{});
 }
 
 bool PromptScorer::wanted(const Batch& batch) {
@@ -121,17 +121,11 @@ PromptScorer::Results PromptScorer::score_given(Stream& stream, int64_t num_rows
   stream.copy(
       {.dst = device_memory_.data(), .src = host_memory_.data(), .num_bytes = results_offset});
   const Results out = cut_results(device, num_rows, wants_top_);
-  // A row of zeros of any type; the seeds alone need all of their bytes.
-  const auto zeros = [&](DType dtype) { return TensorView(in.zeros.bytes(), dtype, {num_rows}); };
   sample(stream, {.logits = logits_of(in.rows.rows(0, num_rows)),
-                  .temperature = zeros(DType::kF32),
-                  .top_k = zeros(DType::kI32),
-                  .top_p = zeros(DType::kF32),
-                  .min_p = zeros(DType::kF32),
-                  .seed = zeros(DType::kI64),
-                  .position = zeros(DType::kI64),
+                  .rows = in.sample_rows.rows(0, num_rows),
                   .suppressed = {},
                   .given = in.given.rows(0, num_rows),
+                  .masks = {},
                   .adjustments = {},
                   .token_ids = out.token_ids,
                   .logprobs = out.logprobs,

@@ -53,9 +53,9 @@ class PromptScorer {
     int32_t token_id;
   };
   struct Inputs {
-    TensorView rows;   // i32 [max_rows]
-    TensorView given;  // i32 [max_rows]
-    TensorView zeros;  // i64 [max_rows]: parameters that given tokens do not use
+    TensorView rows;         // i32 [max_rows]
+    TensorView given;        // i32 [max_rows]
+    TensorView sample_rows;  // SampleRow [max_rows], which given tokens do not use
   };
   struct Results {
     TensorView token_ids;      // i32 [n]

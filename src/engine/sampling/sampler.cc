@@ -6,20 +6,16 @@
 namespace sluice {
 namespace {
 
-// Rows [first, first + count) of every argument.
+// Rows [first, first + count) of every argument; masks have numbers of their own.
 SampleArgs rows_of(const SampleArgs& all, int64_t first, int64_t count) {
   const auto cut = [&](const TensorView& view) {
     return view.present() ? view.rows(first, count) : view;
   };
   return {.logits = cut(all.logits),
-          .temperature = cut(all.temperature),
-          .top_k = cut(all.top_k),
-          .top_p = cut(all.top_p),
-          .min_p = cut(all.min_p),
-          .seed = cut(all.seed),
-          .position = cut(all.position),
+          .rows = cut(all.rows),
           .suppressed = cut(all.suppressed),
           .given = cut(all.given),
+          .masks = all.masks,
           .adjustments = {},
           .token_ids = cut(all.token_ids),
           .logprobs = cut(all.logprobs),
@@ -51,7 +47,8 @@ Sampler::Sampler(std::vector<int32_t> eos_token_ids, int64_t max_rows, int64_t v
     : eos_token_ids_(std::move(eos_token_ids)),
       host_memory_(device.allocate(result_bytes(max_rows), MemoryKind::kPinned)),
       device_memory_(device.allocate(result_bytes(max_rows), MemoryKind::kDevice)),
-      adjustments_(max_rows, vocab_size, device) {
+      adjustments_(max_rows, vocab_size, device),
+      masks_(max_rows, vocab_size, device) {
   tokens_.reserve(static_cast<size_t>(max_rows));
 }
 
@@ -59,18 +56,21 @@ void Sampler::begin_pass() {
   wants_top_ = false;
   wants_suppressed_ = false;
   adjustments_.begin_pass();
+  masks_.begin_pass();
 }
 
 void Sampler::describe(const Sequence& sequence, int64_t num_drafts, int64_t index,
                        const PassArrays& host) {
   const SamplingParams& params = sequence.params;
-  host.temperature.data<float>()[index] = params.temperature;
-  host.top_k.data<int32_t>()[index] = params.top_k.value_or(0);  // 0: all
-  host.top_p.data<float>()[index] = params.top_p;
-  host.min_p.data<float>()[index] = params.min_p;
-  host.seed.data<int64_t>()[index] = sequence.seed;
   // The draw depends on seed and position alone, so preemption or another batch repeats it.
-  host.sample_pos.data<int64_t>()[index] = sequence.num_tokens() + num_drafts;
+  host.sample_rows.data<SampleRow>()[index] = {
+      .temperature = params.temperature,
+      .top_k = params.top_k.value_or(0),  // 0: all
+      .top_p = params.top_p,
+      .min_p = params.min_p,
+      .seed = sequence.seed,
+      .position = sequence.num_tokens() + num_drafts,
+      .mask = params.allowed_token_ids ? masks_.add(*params.allowed_token_ids) : -1};
   wants_top_ = wants_top_ || params.logprobs.value_or(0) > 0;
   adjustments_.add(&sequence, num_drafts);
 
@@ -85,18 +85,13 @@ void Sampler::describe(const Sequence& sequence, int64_t num_drafts, int64_t ind
 }
 
 void Sampler::describe_padding(int64_t index, const PassArrays& host) {
-  host.temperature.data<float>()[index] = 0;
-  host.top_k.data<int32_t>()[index] = 0;
-  host.top_p.data<float>()[index] = 1;
-  host.min_p.data<float>()[index] = 0;
-  host.seed.data<int64_t>()[index] = 0;
-  host.sample_pos.data<int64_t>()[index] = 0;
+  host.sample_rows.data<SampleRow>()[index] = {};
   std::fill_n(host.suppressed.rows(index, 1).data<int32_t>(), host.suppressed.dim(1), -1);
   adjustments_.add(nullptr);
 }
 
 void Sampler::end_describe() {
-  first_part_ = adjustments_.any() ? adjustments_.fill(0) : adjustments_.num_rows();
+  first_part_ = wants_adjustments() ? adjustments_.fill(0) : adjustments_.num_rows();
 }
 
 // The arrays are free for the next part when the device has sampled this one; the adjustments of
@@ -121,23 +116,20 @@ void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays
   Arena results(device_memory_.data(), device_memory_.size_bytes());
   const Results out = cut(results, n, wants_top_);
   SampleArgs args{.logits = logits,
-                  .temperature = device.temperature.rows(0, n),
-                  .top_k = device.top_k.rows(0, n),
-                  .top_p = device.top_p.rows(0, n),
-                  .min_p = device.min_p.rows(0, n),
-                  .seed = device.seed.rows(0, n),
-                  .position = device.sample_pos.rows(0, n),
+                  .rows = device.sample_rows.rows(0, n),
                   .suppressed = {},
                   .given = {},
+                  .masks = {},
                   .adjustments = {},
                   .token_ids = out.token_ids,
                   .logprobs = out.logprobs,
                   .top_token_ids = out.top_token_ids,
                   .top_logprobs = out.top_logprobs};
   if (wants_suppressed_) args.suppressed = device.suppressed.rows(0, n);
-  if (!adjustments_.any()) {
+  if (!wants_adjustments()) {
     sample(stream, args);
   } else {
+    args.masks = masks_.view();
     sample_parts(stream, args);
   }
   stream.copy({.dst = host_memory_.data(),

@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "engine/pass_arrays.h"
 #include "engine/sampling/adjustment_arrays.h"
+#include "engine/sampling/token_masks.h"
 #include "engine/schedule/scheduler.h"
 #include "model/model_config.h"
 #include "ops/sample.h"
@@ -34,17 +35,18 @@ struct SampledToken {
 
 class Sampler {
  public:
-  // Takes pinned and device memory for `max_rows` results, and that of AdjustmentArrays.
+  // Takes pinned and device memory for `max_rows` results, and that of AdjustmentArrays and
+  // TokenMasks.
   Sampler(std::vector<int32_t> eos_token_ids, int64_t max_rows, int64_t vocab_size, Device& device);
 
   // Bytes that the constructor takes of each kind of memory for results.
   static size_t result_bytes(int64_t max_rows);
 
-  // Clears the flags of the previous pass. REQUIRES: called before the first `describe` of a pass.
+  // Forgets the rows of the previous pass. REQUIRES: called before the first `describe` of a pass.
   void begin_pass();
 
-  // Writes row `index` of the parameter arrays for a sequence that samples a token, or the token
-  // that would be sampled after `num_drafts` more tokens.
+  // Writes element `index` of sample_rows and suppressed for a sequence that samples a token, or
+  // the token that would be sampled after `num_drafts` more tokens.
   // REQUIRES: `index` is the number of rows described before; the sequence has these drafts.
   void describe(const Sequence& sequence, int64_t num_drafts, int64_t index,
                 const PassArrays& host);
@@ -59,7 +61,7 @@ class Sampler {
   // `enqueue`, unless the pass takes parts.
   bool wants_top() const { return wants_top_; }
   bool wants_suppressed() const { return wants_suppressed_; }
-  bool wants_adjustments() const { return adjustments_.any(); }
+  bool wants_adjustments() const { return adjustments_.any() || masks_.any(); }
   // Whether the adjustments of the rows are too many to be sampled at once.
   bool takes_parts() const { return first_part_ < adjustments_.num_rows(); }
 
@@ -81,7 +83,7 @@ class Sampler {
   };
   static Results cut(Arena& arena, int64_t num_rows, bool with_top);
   static SampledToken read_row(const Results& host, int64_t row, Sequence* sequence);
-  // Samples with adjustments, in as many parts as their arrays need.
+  // Samples with adjustments and masks, in as many parts as the arrays of adjustments need.
   void sample_parts(Stream& stream, const SampleArgs& all);
 
   std::vector<int32_t> eos_token_ids_;
@@ -90,6 +92,7 @@ class Sampler {
   bool wants_top_ = false;  // of the pass being described
   bool wants_suppressed_ = false;
   AdjustmentArrays adjustments_;
+  TokenMasks masks_;
   int64_t first_part_ = 0;            // rows whose adjustments are in the arrays after end_describe
   std::vector<SampledToken> tokens_;  // the result of `collect`; keeps its capacity
 };

@@ -23,11 +23,14 @@ bool is_suppressed(const SampleArgs& args, int64_t row, int32_t id) {
   return std::find(ids, ids + width, id) != ids + width;
 }
 
-bool is_allowed(const LogitAdjustments& adjustments, int64_t row, int32_t id) {
-  if (!adjustments.allowed.present()) return true;
-  const int32_t mask = adjustments.allowed_row.data<int32_t>()[row];
-  if (mask < 0) return true;
-  const int32_t word = adjustments.allowed.rows(mask, 1).data<int32_t>()[id / 32];
+const SampleRow& params_of(const SampleArgs& args, int64_t row) {
+  return args.rows.data<SampleRow>()[row];
+}
+
+bool is_allowed(const SampleArgs& args, int64_t row, int32_t id) {
+  const int32_t mask = params_of(args, row).mask;
+  if (!args.masks.present() || mask < 0) return true;
+  const int32_t word = args.masks.rows(mask, 1).data<int32_t>()[id / 32];
   return (static_cast<uint32_t>(word) & uint32_t{1} << id % 32) != 0;
 }
 
@@ -64,11 +67,11 @@ std::vector<float> adjusted_row(const SampleArgs& args, int64_t row) {
 // chosen.
 std::vector<Token> sorted_tokens(const SampleArgs& args, int64_t row) {
   const std::vector<float> logits = adjusted_row(args, row);
-  const float temperature = args.temperature.data<float>()[row];
+  const float temperature = params_of(args, row).temperature;
   std::vector<Token> tokens;
   for (int32_t id = 0; id < static_cast<int32_t>(logits.size()); ++id) {
     const float logit = logits[static_cast<size_t>(id)];
-    if (is_suppressed(args, row, id) || !is_allowed(args.adjustments, row, id)) continue;
+    if (is_suppressed(args, row, id) || !is_allowed(args, row, id)) continue;
     if (!std::isinf(logit)) tokens.push_back({id, logit});
   }
   std::stable_sort(tokens.begin(), tokens.end(),
@@ -109,17 +112,17 @@ void apply_top_p(double top_p, std::vector<Token>& tokens, double& margin) {
 
 KeptTokens kept_tokens(const SampleArgs& args, int64_t row) {
   KeptTokens kept;
+  const SampleRow& params = params_of(args, row);
   std::vector<Token> tokens = sorted_tokens(args, row);
-  if (args.temperature.data<float>()[row] == 0.0f) {
+  if (params.temperature == 0.0f) {
     tokens.resize(1);
   } else {
     // The order of the filters is the contract's; each sees what the one before it left.
-    apply_min_p(args.min_p.data<float>()[row], tokens, kept.margin);
-    const int32_t top_k = args.top_k.data<int32_t>()[row];
-    if (top_k > 0 && top_k < static_cast<int32_t>(tokens.size())) {
-      tokens.resize(static_cast<size_t>(top_k));
+    apply_min_p(params.min_p, tokens, kept.margin);
+    if (params.top_k > 0 && params.top_k < static_cast<int32_t>(tokens.size())) {
+      tokens.resize(static_cast<size_t>(params.top_k));
     }
-    apply_top_p(args.top_p.data<float>()[row], tokens, kept.margin);
+    apply_top_p(params.top_p, tokens, kept.margin);
   }
   // Probabilities among the kept tokens, which sum to 1.
   double total = 0.0;
@@ -138,13 +141,13 @@ std::vector<double> sample(const SampleArgs& args) {
       out.push_back(args.given.data<int32_t>()[row]);
       continue;
     }
+    const SampleRow& params = params_of(args, row);
     const KeptTokens kept = kept_tokens(args, row);
     double best = -std::numeric_limits<double>::infinity();
     int32_t best_id = -1;
     for (size_t i = 0; i < kept.ids.size(); ++i) {
       const auto id = static_cast<uint32_t>(kept.ids[i]);
-      const PhiloxWords words =
-          sample_words(args.seed.data<int64_t>()[row], args.position.data<int64_t>()[row], id / 4);
+      const PhiloxWords words = sample_words(params.seed, params.position, id / 4);
       // g = -ln(-ln(u)); argmax(ln p + g) is distributed as p (Gumbel-max).
       const double gumbel = -std::log(-std::log(uniform_open(words[id % 4])));
       const double value = std::log(kept.probabilities[i]) + gumbel;

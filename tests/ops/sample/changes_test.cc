@@ -25,7 +25,7 @@ struct RowChanges {
 void set_changes(Machine& machine, const std::vector<RowChanges>& rows, SampleArgs& args) {
   const auto m = static_cast<int64_t>(rows.size());
   const int64_t num_words = (args.logits.dim(1) + 31) / 32;
-  std::vector<int32_t> begin, ids, allowed, allowed_row, given;
+  std::vector<int32_t> begin, ids, masks, given;
   std::vector<float> bias, repetition, penalty;
   for (const RowChanges& row : rows) {
     begin.push_back(static_cast<int32_t>(ids.size()));
@@ -35,12 +35,12 @@ void set_changes(Machine& machine, const std::vector<RowChanges>& rows, SampleAr
       repetition.push_back(entry.repetition);
       penalty.push_back(entry.penalty);
     }
+    SampleRow& params = args.rows.data<SampleRow>()[given.size()];
     given.push_back(row.given);
-    allowed_row.push_back(-1);
     if (row.allowed.empty()) continue;
-    allowed_row.back() = static_cast<int32_t>(std::ssize(allowed) / num_words);
-    allowed.resize(allowed.size() + static_cast<size_t>(num_words), 0);
-    int32_t* words = allowed.data() + allowed_row.back() * num_words;
+    params.mask = static_cast<int32_t>(std::ssize(masks) / num_words);
+    masks.resize(masks.size() + static_cast<size_t>(num_words), 0);
+    int32_t* words = masks.data() + params.mask * num_words;
     for (const int32_t id : row.allowed) {
       words[id / 32] |= static_cast<int32_t>(uint32_t{1} << (id % 32));
     }
@@ -59,12 +59,9 @@ void set_changes(Machine& machine, const std::vector<RowChanges>& rows, SampleAr
                       .bias = machine.tensor(bias, {n}),
                       .repetition = machine.tensor(repetition, {n}),
                       .penalty = machine.tensor(penalty, {n}),
-                      .scratch = machine.tensor(DType::kF32, {n}),
-                      .allowed = {},
-                      .allowed_row = {}};
-  if (allowed.empty()) return;
-  args.adjustments.allowed = machine.tensor(allowed, {std::ssize(allowed) / num_words, num_words});
-  args.adjustments.allowed_row = machine.tensor(allowed_row, {m});
+                      .scratch = machine.tensor(DType::kF32, {n})};
+  if (masks.empty()) return;
+  args.masks = machine.tensor(masks, {std::ssize(masks) / num_words, num_words});
 }
 
 // Distinct ids in an order of their own, as tokens come in a text.
@@ -224,6 +221,44 @@ TEST(SampleChanges, ThreeWaysToOneTokenGiveTheSameBits) {
   for (int64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(args.token_ids.data<int32_t>()[i], only) << i;
     EXPECT_TRUE(bytes_of(args.logprobs.rows(i, 1)) == bytes_of(args.logprobs.rows(0, 1))) << i;
+  }
+}
+
+// Masks without any other change: a masked token is never chosen, and the rest is drawn as if its
+// logit were -inf. Log-probabilities are those of all tokens. A row without a mask is not changed.
+TEST(SampleChanges, MasksAloneDrawLikeLogitsOfMinusInfinity) {
+  const std::vector<RowParams> params = {
+      {.seed = 1}, {.top_k = 30, .seed = 2}, {.temperature = 0.0f}, {.top_p = 0.8f, .seed = 3}};
+  for (const int64_t vocab : {33, 4095, 50021}) {
+    Machine machine;
+    std::mt19937 generator(15);
+    std::vector<float> logits = random_logits(4 * vocab, 16, 1.0f);
+    SampleArgs masked = make_args(machine, logits, params, 5);
+    const SampleArgs plain = make_args(machine, logits, params, 5);
+    std::vector<RowChanges> changes(4);
+    for (const size_t row : {0, 2, 3}) changes[row].allowed = random_ids(9, vocab, generator);
+    set_changes(machine, changes, masked);
+    masked.adjustments = {};
+    masked.given = {};
+    for (const size_t row : {0, 2, 3}) {
+      const std::vector<int32_t>& allowed = changes[row].allowed;
+      for (int32_t id = 0; id < vocab; ++id) {
+        if (std::find(allowed.begin(), allowed.end(), id) != allowed.end()) continue;
+        logits[row * static_cast<size_t>(vocab) + static_cast<size_t>(id)] = -kInfinity;
+      }
+    }
+    const SampleArgs by_hand = make_args(machine, logits, params, 5);
+    run(machine, masked);
+    run(machine, plain);
+    run(machine, by_hand);
+    EXPECT_EQ(values_of<int32_t>(masked.token_ids), values_of<int32_t>(by_hand.token_ids));
+    EXPECT_TRUE(bytes_of(masked.top_token_ids) == bytes_of(plain.top_token_ids));
+    EXPECT_TRUE(bytes_of(masked.top_logprobs) == bytes_of(plain.top_logprobs));
+    for (int64_t row = 0; row < 4; ++row) {
+      const auto id = static_cast<size_t>(masked.token_ids.data<int32_t>()[row]);
+      EXPECT_NEAR(element(masked.logprobs, row), reference::log_softmax(masked, row)[id], 1e-4);
+    }
+    EXPECT_TRUE(bytes_of(masked.logprobs.rows(1, 1)) == bytes_of(plain.logprobs.rows(1, 1)));
   }
 }
 

@@ -3,6 +3,7 @@
 // Used by tests/ops/sample. Thread rule: host thread.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <random>
 #include <vector>
@@ -14,6 +15,7 @@ namespace sluice::testing {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+// A SampleRow of random draws, unless a test says otherwise.
 struct RowParams {
   float temperature = 1.0f;
   int32_t top_k = 0;
@@ -21,30 +23,17 @@ struct RowParams {
   float min_p = 0.0f;
   int64_t seed = 1;
   int64_t position = 0;
+
+  operator SampleRow() const { return {temperature, top_k, top_p, min_p, seed, position, -1}; }
 };
 
 inline SampleArgs make_args(Machine& machine, const std::vector<float>& logits,
                             const std::vector<RowParams>& rows, int64_t num_top = 0) {
   const auto m = static_cast<int64_t>(rows.size());
-  std::vector<float> temperature, top_p, min_p;
-  std::vector<int32_t> top_k;
-  std::vector<int64_t> seed, position;
-  for (const RowParams& row : rows) {
-    temperature.push_back(row.temperature);
-    top_k.push_back(row.top_k);
-    top_p.push_back(row.top_p);
-    min_p.push_back(row.min_p);
-    seed.push_back(row.seed);
-    position.push_back(row.position);
-  }
   SampleArgs args;
   args.logits = machine.tensor(logits, {m, static_cast<int64_t>(logits.size()) / m});
-  args.temperature = machine.tensor(temperature, {m});
-  args.top_k = machine.tensor(top_k, {m});
-  args.top_p = machine.tensor(top_p, {m});
-  args.min_p = machine.tensor(min_p, {m});
-  args.seed = machine.tensor(seed, {m});
-  args.position = machine.tensor(position, {m});
+  args.rows = machine.tensor(DType::kU8, {m, sizeof(SampleRow)});
+  std::copy(rows.begin(), rows.end(), args.rows.data<SampleRow>());
   args.token_ids = machine.tensor(DType::kI32, {m});
   args.logprobs = machine.tensor(DType::kF32, {m});
   if (num_top > 0) {

@@ -51,10 +51,11 @@ Scratch& thread_scratch() {
 }
 
 // Fills `out` with the tokens that may be chosen and pass temperature and min-p.
-void collect_candidates(const float* logits, int32_t vocab, float largest, float temperature,
-                        float min_p, std::vector<Candidate>& out) {
+void collect_candidates(const float* logits, int32_t vocab, float largest, const SampleRow& params,
+                        std::vector<Candidate>& out) {
   // A border in logits: most tokens of a large vocabulary leave here without an exponential.
-  const float lowest = min_p > 0.0f ? std::log(min_p) : -kInfinity;
+  const float lowest = params.min_p > 0.0f ? std::log(params.min_p) : -kInfinity;
+  const float temperature = params.temperature;
   out.clear();
   for (int32_t id = 0; id < vocab; ++id) {
     const float scaled = (logits[id] - largest) / temperature;
@@ -173,12 +174,14 @@ void apply_entries(const SampleCall& call, int64_t row, float* logits) {
   }
 }
 
-// Sets the logits of tokens that are not allowed to -inf.
-void apply_restriction(const SampleCall& call, int64_t row, float* logits) {
-  const AdjustmentsCall& adjustments = call.adjustments;
-  if (adjustments.allowed == nullptr || adjustments.allowed_row[row] < 0) return;
-  const int32_t* words =
-      adjustments.allowed + int64_t{adjustments.allowed_row[row]} * adjustments.num_words;
+bool has_mask(const SampleCall& call, int64_t row) {
+  return call.masks != nullptr && call.rows[row].mask >= 0;
+}
+
+// Sets the logits of tokens that the row's mask lacks to -inf.
+void apply_mask(const SampleCall& call, int64_t row, float* logits) {
+  if (!has_mask(call, row)) return;
+  const int32_t* words = call.masks + int64_t{call.rows[row].mask} * call.num_words;
   for (int32_t id = 0; id < call.vocab; ++id) {
     if ((static_cast<uint32_t>(words[id / 32]) >> (id % 32) & 1) == 0) logits[id] = -kInfinity;
   }
@@ -200,7 +203,7 @@ bool changes_logits(const SampleCall& call, int64_t row) {
   if (adjustments.begin != nullptr && adjustments.begin[row] < adjustments.begin[row + 1]) {
     return true;
   }
-  if (adjustments.allowed != nullptr && adjustments.allowed_row[row] >= 0) return true;
+  if (has_mask(call, row)) return true;
   const int32_t* suppressed = call.suppressed + row * call.num_suppressed;
   return std::any_of(suppressed, suppressed + call.num_suppressed,
                      [](int32_t id) { return id >= 0; });
@@ -213,7 +216,7 @@ const float* allowed_logits(const SampleCall& call, int64_t row, Scratch& scratc
   if (!changes_logits(call, row)) return logits;
   scratch.allowed.assign(logits, logits + call.vocab);
   apply_entries(call, row, scratch.allowed.data());
-  apply_restriction(call, row, scratch.allowed.data());
+  apply_mask(call, row, scratch.allowed.data());
   apply_suppression(call, row, scratch.allowed.data());
   return scratch.allowed.data();
 }
@@ -234,12 +237,12 @@ int32_t choose_token(const SampleCall& call, int64_t row, int32_t top_id, Scratc
     fail(ErrorCode::kDevice, "row {} has no token left to choose: all {} are suppressed or -inf",
          row, call.vocab);
   }
-  const float temperature = call.temperature[row];
-  if (temperature == 0.0f) return best_id;
-  collect_candidates(logits, call.vocab, largest, temperature, call.min_p[row], scratch.candidates);
-  keep_top_k(call.top_k[row], scratch.candidates);
-  keep_top_p(call.top_p[row], scratch.candidates);
-  return draw(scratch.candidates, call.seed[row], call.position[row]);
+  const SampleRow& params = call.rows[row];
+  if (params.temperature == 0.0f) return best_id;
+  collect_candidates(logits, call.vocab, largest, params, scratch.candidates);
+  keep_top_k(params.top_k, scratch.candidates);
+  keep_top_p(params.top_p, scratch.candidates);
+  return draw(scratch.candidates, params.seed, params.position);
 }
 
 // The num_top largest raw logits as log-probabilities, in descending order, lower id first.

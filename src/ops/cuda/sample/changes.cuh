@@ -1,4 +1,4 @@
-// Changed rows: adjustments of logits in place and back, and given tokens.
+// Changed rows: adjustments of logits in place and back, masks, and given tokens.
 //
 // Used by sample.cu only, in an own instance of the kernel, so that calls without changed rows run
 // the instructions that they had before. Thread rule: as sample/cluster.cuh.
@@ -39,9 +39,9 @@ class RowChanges {
       begin_ = adjustments_.begin[row];
       end_ = adjustments_.begin[row + 1];
     }
-    if (adjustments_.allowed != nullptr && adjustments_.allowed_row[row] >= 0) {
-      allowed_ = reinterpret_cast<const uint32_t*>(adjustments_.allowed) +
-                 static_cast<int64_t>(adjustments_.allowed_row[row]) * adjustments_.num_words;
+    const int32_t mask = call.masks == nullptr ? -1 : call.rows[row].mask;
+    if (mask >= 0) {
+      allowed_ = reinterpret_cast<const uint32_t*>(call.masks) + int64_t{mask} * call.num_words;
     }
   }
 

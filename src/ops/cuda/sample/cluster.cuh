@@ -36,7 +36,7 @@ struct SampleShared {
 };
 
 // The inputs of one row.
-struct SampleRow {
+struct RowLogits {
   const float* logits;
   int32_t vocab;
   bool aligned;               // groups can be loaded as vectors
@@ -72,7 +72,7 @@ __device__ inline float value_at(uint64_t place) {
 template <bool kHeld, bool kChanges>
 class Tokens {
  public:
-  __device__ Tokens(SampleShared& shared, const SampleRow& row, float4* held)
+  __device__ Tokens(SampleShared& shared, const RowLogits& row, float4* held)
       : shared_(shared),
         row_(row),
         held_(held + threadIdx.x),
@@ -165,7 +165,7 @@ class Tokens {
   }
 
   SampleShared& shared_;
-  SampleRow row_;
+  RowLogits row_;
   float4* held_;
   int first_group_;
   int group_stride_;

@@ -22,36 +22,28 @@ struct CudaSampleCall : SampleCall {
   CudaReport nothing_left = {};
 };
 
-// The row's parameters, fetched while its first pass runs.
-struct RowParams {
-  float temperature;  // 0: greedy
-  float top_p;        // 1: keeps all
-  float min_p;        // 0: keeps all
-  int32_t top_k;      // 0 or less: keeps all
-  int64_t seed;
-  int64_t position;
-};
-
 // The state of a block while it works on its row.
 template <bool kHeld, bool kChanges>
 struct RowWork {
   SampleShared& shared;
-  RowParams& params;  // shared memory, complete after the first barrier
+  SampleRow& params;  // shared memory, complete after the first barrier
   Tokens<kHeld, kChanges> tokens;
   Reducer& reduce;
   const CudaSampleCall& call;
   int64_t row;
 };
 
+// A SampleRow in shared memory, where nothing with initial values can be declared.
+inline constexpr int kRowPieces = sizeof(SampleRow) / sizeof(float4);
+static_assert(kRowPieces * sizeof(float4) == sizeof(SampleRow));
+
 // Starts asynchronous copies of the row's parameters, which overlap with the first pass. The first
 // thread of a block calls it. Order: `finish_fetch` before the barrier.
-__device__ inline void begin_fetch(const CudaSampleCall& call, int64_t row, RowParams& params) {
-  __pipeline_memcpy_async(&params.temperature, call.temperature + row, sizeof(float));
-  __pipeline_memcpy_async(&params.top_p, call.top_p + row, sizeof(float));
-  __pipeline_memcpy_async(&params.min_p, call.min_p + row, sizeof(float));
-  __pipeline_memcpy_async(&params.top_k, call.top_k + row, sizeof(int32_t));
-  __pipeline_memcpy_async(&params.seed, call.seed + row, sizeof(int64_t));
-  __pipeline_memcpy_async(&params.position, call.position + row, sizeof(int64_t));
+__device__ inline void begin_fetch(const CudaSampleCall& call, int64_t row, SampleRow& params) {
+  auto* const to = reinterpret_cast<float4*>(&params);
+  const auto* const from = reinterpret_cast<const float4*>(call.rows + row);
+#pragma unroll
+  for (int i = 0; i < kRowPieces; ++i) __pipeline_memcpy_async(to + i, from + i, sizeof(float4));
   __pipeline_commit();
 }
 __device__ inline void finish_fetch() { __pipeline_wait_prior(0); }

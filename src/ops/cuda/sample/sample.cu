@@ -244,7 +244,7 @@ struct Choice {
 
 template <bool kHeld, bool kChanges>
 __device__ Choice choose(const RowWork<kHeld, kChanges>& work, const Peak& peak) {
-  const RowParams& params = work.params;
+  const SampleRow& params = work.params;
   // Greedy needs the sum for the log-probability only.
   if (params.temperature == 0.0f) return {peak.id, sum_raw(work, peak.largest)};
   const Scaling scaling = {peak.allowed, fminf(1.0f / params.temperature, FLT_MAX),
@@ -272,7 +272,7 @@ __device__ void sample_row(const RowWork<kHeld, kChanges>& work) {
             static_cast<double>(peak.largest) + log(choice.raw_sum));
 }
 
-// The same for a row with entries, a restriction or a given token. Log-probabilities are computed
+// The same for a row with entries, a mask or a given token. Log-probabilities are computed
 // first, since they are of the logits as they came.
 template <bool kHeld>
 __device__ void sample_changed_row(const RowWork<kHeld, true>& work, const RowChanges& changes) {
@@ -302,12 +302,13 @@ __device__ void sample_changed_row(const RowWork<kHeld, true>& work, const RowCh
 template <bool kHeld, bool kChanges>
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(CudaSampleCall call) {
   __shared__ SampleShared shared;
-  __shared__ RowParams params;
+  __shared__ float4 fetched[kRowPieces];
   extern __shared__ float4 held[];
   let_next_kernel_start();
   wait_for_earlier_work();
+  auto& params = reinterpret_cast<SampleRow&>(fetched);
   const int64_t row = blockIdx.x / ClusterBlocks::count();
-  SampleRow view = {.logits = call.logits + row * call.vocab,
+  RowLogits view = {.logits = call.logits + row * call.vocab,
                     .vocab = call.vocab,
                     .aligned = call.aligned,
                     .suppressed = call.suppressed + row * call.num_suppressed,
@@ -342,7 +343,8 @@ void launch(CudaStream& stream, const CudaSampleCall& call) {
                             static_cast<size_t>(groups_of_a_thread(call.vocab, num_blocks));
   // A vocabulary that does not fit is read from memory in every pass.
   const bool holds = held_bytes + sizeof(SampleShared) <= properties.sharedMemPerBlockOptin;
-  const bool changes = call.given != nullptr || call.adjustments.begin != nullptr;
+  const bool changes =
+      call.given != nullptr || call.masks != nullptr || call.adjustments.begin != nullptr;
   void (*kernel)(CudaSampleCall) = changes ? kernel_of<true>(holds) : kernel_of<false>(holds);
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(call.num_rows * num_blocks)),
                              .block = dim3(kSampleThreads),

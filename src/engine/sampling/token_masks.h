@@ -1,0 +1,44 @@
+// TokenMasks: the tokens that rows of a pass may choose, as bits in pinned memory, where the op
+// `sample` reads them.
+//
+// Used by Sampler. A pass without masks does not touch the memory, whose address never changes, so
+// a graph of a decode step reads the masks of the step that it replays. Thread rule: the engine's
+// thread; masks may be added only after the work that reads those of the last pass is done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/arena.h"
+#include "device/device.h"
+
+namespace sluice {
+
+class TokenMasks {
+ public:
+  // Takes pinned memory for a mask of each of `max_rows` rows.
+  TokenMasks(int64_t max_rows, int64_t vocab_size, Device& device);
+
+  // Bytes that the constructor takes.
+  static size_t pinned_bytes(int64_t max_rows, int64_t vocab_size);
+
+  // Drops the masks of the previous pass.
+  void begin_pass() { num_masks_ = 0; }
+  // Adds a mask of these tokens, ids of the vocabulary, and returns what SampleRow::mask calls it.
+  int32_t add(const std::vector<int32_t>& ids);
+  // Whether the pass has any mask.
+  bool any() const { return num_masks_ > 0; }
+
+  // SampleArgs::masks, the same in every pass.
+  const TensorView& view() const { return masks_; }
+
+ private:
+  static TensorView cut(Arena& arena, int64_t max_rows, int64_t vocab_size);
+
+  Buffer memory_;
+  TensorView masks_;  // i32 [max_rows, words]
+  int32_t num_masks_ = 0;
+};
+
+}  // namespace sluice
