@@ -8,7 +8,6 @@
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
-#include "engine/sampling/sampling_defaults.h"
 #include "engine/score_decoded.h"
 #include "model/head_padding.h"
 #include "tokenizer/chat_template.h"
@@ -355,7 +354,7 @@ std::vector<RequestOutput> LLM::step(const StepOptions& options) {
 }
 
 SamplingParams LLM::default_sampling_params() const {
-  return sampling_defaults(impl_->engine.config().generation);
+  return impl_->engine.config().sampling;
 }
 
 std::vector<std::string> LLM::notes() const { return impl_->engine.reports().notes(); }

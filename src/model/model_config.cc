@@ -223,18 +223,36 @@ void warn_of_ignored_keys(const JsonObject& config, std::vector<std::string>& wa
 }
 
 // 0 fails: nucleus sampling would have no candidate.
-double read_top_p(const JsonObject& generation) {
+float read_top_p(const JsonObject& generation) {
   const double top_p = generation.get_double("top_p", 0.0, 1.0);
   if (top_p == 0.0) generation.fail("top_p", "above 0 and at most 1");
-  return top_p;
+  return static_cast<float>(top_p);
 }
 
 // 0 fails: it would divide logits by 0.
-double read_repetition_penalty(const JsonObject& generation) {
+float read_repetition_penalty(const JsonObject& generation) {
   constexpr double kLargest = 1000.0;
   const double penalty = generation.get_double("repetition_penalty", 0.0, kLargest);
   if (penalty == 0.0) generation.fail("repetition_penalty", "above 0 and at most 1000");
-  return penalty;
+  return static_cast<float>(penalty);
+}
+
+// The suggestions of generation_config.json. do_sample false means greedy, whatever the temperature
+// says; a top_k of 0 or -1 means no limit.
+void read_sampling(const JsonObject& generation, SamplingParams& params) {
+  if (const auto temperature = generation.find_double("temperature", 0.0, 1000.0)) {
+    params.temperature = static_cast<float>(*temperature);
+  }
+  if (!generation.find_bool("do_sample").value_or(true)) params.temperature = 0;
+  const int64_t top_k = generation.find_int("top_k", -1, kMaxVocabSize).value_or(0);
+  if (top_k > 0) params.top_k = static_cast<int32_t>(top_k);
+  if (generation.has("top_p")) params.top_p = read_top_p(generation);
+  if (const auto min_p = generation.find_double("min_p", 0.0, 1.0)) {
+    params.min_p = static_cast<float>(*min_p);
+  }
+  if (generation.has("repetition_penalty")) {
+    params.repetition_penalty = read_repetition_penalty(generation);
+  }
 }
 
 // Warns of each sampling option that Sluice lacks, unless the file sets it to its neutral value.
@@ -259,16 +277,8 @@ void warn_of_ignored_generation(const JsonObject& generation, std::vector<std::s
 // Reads generation_config.json. Its end tokens come first in eos_ids; parse_model_config appends
 // those of config.json.
 void read_generation(const JsonObject& generation, ModelConfig& model) {
-  GenerationDefaults& defaults = model.generation;
-  defaults.do_sample = generation.find_bool("do_sample");
-  defaults.temperature = generation.find_double("temperature", 0.0, 1000.0);
-  defaults.top_k = generation.find_int("top_k", -1, kMaxVocabSize);
-  if (generation.has("top_p")) defaults.top_p = read_top_p(generation);
-  defaults.min_p = generation.find_double("min_p", 0.0, 1.0);
-  if (generation.has("repetition_penalty")) {
-    defaults.repetition_penalty = read_repetition_penalty(generation);
-  }
-  defaults.max_new_tokens = generation.find_int("max_new_tokens", 1, kMaxPositions);
+  read_sampling(generation, model.sampling);
+  generation.find_int("max_new_tokens", 1, kMaxPositions);  // must make sense; not used
   warn_of_ignored_generation(generation, model.warnings);
   add_token_ids(generation, "eos_token_id", model, model.eos_ids);
 }

@@ -16,6 +16,7 @@
 #include "io/model_directory.h"
 #include "model/rope_scaling.h"
 #include "ops/matmul/packed_weight.h"
+#include "sluice/sampling_params.h"
 
 namespace sluice {
 
@@ -23,17 +24,6 @@ enum class Architecture { kQwen3, kQwen2, kLlama };
 
 // The name in config.json's `architectures`: "Qwen3ForCausalLM".
 std::string_view architecture_name(Architecture architecture);
-
-// Sampling defaults of generation_config.json. A member is empty where the file does not set it.
-struct GenerationDefaults {
-  std::optional<bool> do_sample;  // false: greedy, whatever the temperature says
-  std::optional<double> temperature;
-  std::optional<int64_t> top_k;  // 0 or -1: no limit
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<double> repetition_penalty;
-  std::optional<int64_t> max_new_tokens;
-};
 
 // End tokens of one model. Bounds the array of suppressed ids that a pass carries (PassArrays).
 inline constexpr size_t kMaxEosIds = 64;
@@ -64,7 +54,7 @@ struct ModelConfig {
                                  // config.json's, then the tokenizer's (engine/plan/model_check.h);
                                  // no repeats
   std::optional<int32_t> bos_id;
-  GenerationDefaults generation;
+  SamplingParams sampling;  // SamplingParams' own defaults, where generation_config.json has none
 
   // Settings of the files that Sluice ignores, one sentence each, for the user.
   std::vector<std::string> warnings;

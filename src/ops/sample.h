@@ -69,14 +69,14 @@ struct SampleArgs {
 // Types: f32 logits and log-probabilities, i32 ids and words of masks; rows are SampleRow.
 // Aliasing: no output overlaps anything. Logits of entries are overwritten on the way and have
 // their values back at the end.
-// Order: enqueue only; rows do not depend on each other. A row without entries, mask and given
-// token has the same bits as in a call without these arguments. Errors: a row with NaN or +inf,
-// without a finite logit, or with every finite one suppressed is an asynchronous error that names
-// the row. Source: Salmon et al. 2011 (Philox); Maddison et al. 2014, arXiv 1411.0030 (Gumbel-max).
-// The order of adjustments is vLLM's (docs.vllm.ai, vllm.v1.sample.sampler, 0.22: allowed ids,
-// minimum of tokens, bias, repetition, frequency, presence); repetition is Keskar et al. 2019,
-// arXiv 1909.05858, with multiplication below 0 as in transformers'
-// RepetitionPenaltyLogitsProcessor.
+// Order: enqueue only; rows do not depend on each other. A row without entries, mask or given token
+// has the same bits as in a call without these arguments.
+// Errors: a row with NaN or +inf, without a finite logit, or with every finite one suppressed is an
+// asynchronous error that names the row.
+// Source: Salmon et al. 2011 (Philox); Maddison et al. 2014, arXiv 1411.0030 (Gumbel-max). The
+// order of adjustments is vLLM's (docs.vllm.ai, vllm.v1.sample.sampler, 0.22: allowed ids, minimum
+// of tokens, bias, repetition, frequency, presence); repetition is Keskar et al. 2019, arXiv
+// 1909.05858, with multiplication below 0 as in transformers' RepetitionPenaltyLogitsProcessor.
 void sample(Stream& stream, const SampleArgs& args);
 
 // The text of the first two errors on every backend, with the row.

@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
-#include "engine/sampling/sampling_defaults.h"
 #include "service/engine_loop.h"
 #include "service/request_table.h"
 #include "service/view_board.h"
@@ -117,7 +116,7 @@ int64_t EngineService::max_model_len() const { return engine_->plan().max_model_
 int32_t EngineService::vocab_size() const { return engine_->config().vocab_size; }
 
 SamplingParams EngineService::default_sampling_params() const {
-  return sampling_defaults(engine_->config().generation);
+  return engine_->config().sampling;
 }
 
 KvFacts EngineService::kv_facts() const { return kv_facts_of(*engine_); }

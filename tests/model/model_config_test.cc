@@ -185,13 +185,23 @@ TEST(ModelConfig, AppliesGenerationDefaults) {
     "bos_token_id": 151643, "do_sample": true, "eos_token_id": [151645, 151643],
     "pad_token_id": 151643, "temperature": 0.6, "top_k": 20, "top_p": 0.95,
     "transformers_version": "4.51.0"})");
-  EXPECT_EQ(model.generation.do_sample, true);
-  EXPECT_EQ(model.generation.temperature, 0.6);
-  EXPECT_EQ(model.generation.top_k, 20);
-  EXPECT_EQ(model.generation.top_p, 0.95);
-  EXPECT_FALSE(model.generation.min_p.has_value());
+  EXPECT_EQ(model.sampling.temperature, 0.6f);
+  EXPECT_EQ(model.sampling.top_k, 20);
+  EXPECT_EQ(model.sampling.top_p, 0.95f);
+  EXPECT_EQ(model.sampling.min_p, SamplingParams().min_p);
   EXPECT_EQ(model.eos_ids, (std::vector<int32_t>{151645, 151643}));
   EXPECT_TRUE(model.warnings.empty());
+}
+
+TEST(ModelConfig, GenerationDefaultsMayMeanGreedyOrNoLimit) {
+  const char* greedy = R"({"do_sample": false, "temperature": 0.6, "min_p": 0.1})";
+  EXPECT_EQ(parse_with_generation(kQwen3_06B, greedy).sampling.temperature, 0);
+  EXPECT_EQ(parse_with_generation(kQwen3_06B, greedy).sampling.min_p, 0.1f);
+  for (const char* all : {R"({"top_k": 0})", R"({"top_k": -1})", R"({"do_sample": true})"}) {
+    const SamplingParams sampling = parse_with_generation(kQwen3_06B, all).sampling;
+    EXPECT_FALSE(sampling.top_k.has_value()) << all;
+    EXPECT_EQ(sampling.temperature, SamplingParams().temperature) << all;
+  }
 }
 
 TEST(ModelConfig, WarnsOfWhatItIgnores) {
@@ -210,7 +220,7 @@ TEST(ModelConfig, WarnsOfWhatItIgnores) {
 
 TEST(ModelConfig, ReadsTheRepetitionPenalty) {
   const ModelConfig model = parse_with_generation(kQwen25_7B, R"({"repetition_penalty": 1.05})");
-  EXPECT_EQ(model.generation.repetition_penalty, 1.05);
+  EXPECT_EQ(model.sampling.repetition_penalty, 1.05f);
   EXPECT_TRUE(model.warnings.empty());
   for (const char* bad : {R"({"repetition_penalty": 0})", R"({"repetition_penalty": -1.1})"}) {
     EXPECT_THROW(parse_with_generation(kQwen25_7B, bad), Error) << bad;
@@ -422,9 +432,9 @@ TEST(ModelConfig, RefusesValuesOfTheWrongType) {
 TEST(ModelConfig, ReadsADirectory) {
   const TempDir dir;
   dir.write("config.json", kQwen3_06B.dump());
-  EXPECT_FALSE(read_model_config(ModelDirectory(dir.path())).generation.top_k.has_value());
+  EXPECT_FALSE(read_model_config(ModelDirectory(dir.path())).sampling.top_k.has_value());
   dir.write("generation_config.json", R"({"top_k": 20})");
-  EXPECT_EQ(read_model_config(ModelDirectory(dir.path())).generation.top_k, 20);
+  EXPECT_EQ(read_model_config(ModelDirectory(dir.path())).sampling.top_k, 20);
   dir.write("generation_config.json", "");
   EXPECT_TRUE(contains(
       expect_error(ErrorCode::kModel, [&] { read_model_config(ModelDirectory(dir.path())); }),
