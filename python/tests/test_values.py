@@ -69,7 +69,11 @@ def test_wrong_options(options, error):
 
 
 def test_none_is_the_default_of_an_option():
-    assert sluice.inspect(MODEL, skip_tokenizer_init=None, block_size=None)["plan"] == sluice.inspect(MODEL)["plan"]
+    nothing = {"skip_tokenizer_init": None, "block_size": None}
+    plans = [sluice.inspect(MODEL, **options)["plan"] for options in ({}, nothing)]
+    for plan in plans:
+        del plan["host_available_bytes"]  # changes all the time
+    assert plans[0] == plans[1]
 
 
 def test_sizes_may_be_texts():
