@@ -1,7 +1,7 @@
 // ListRecorder: a decode policy that delegates to another one and copies its page lists to the
 // host.
 //
-// Used by measurements of selections (`sluice bench overlap`) and by tests. Cost: two small
+// Used by measurements of selections (`sluice-lab overlap`) and by tests. Cost: two small
 // transfers in every layer of a decode step, and steps are not replayed as graphs. Thread rule: as
 // Policy.
 #pragma once

@@ -1,7 +1,7 @@
 // ListReplay: a decode policy that delegates to another one and then puts recorded pages into the
 // places of those that it chose.
 //
-// Made for `sluice bench sparse --replay`: random weights choose random pages, which no cache can
+// Made for `sluice-lab sparse --replay`: random weights choose random pages, which no cache can
 // hold, and recorded lists repeat as those of a text do. The other policy runs as ever, so that a
 // step costs what it costs, and one launch more in each layer. The step is position - first_pos,
 // read on the device: steps are replayed as graphs, and the same prompt length gives the same

@@ -1,7 +1,7 @@
 // RecordedLists: the page lists that a decode policy chose in consecutive steps of one sequence,
 // and how they are carried over to another model and a longer text.
 //
-// Recorded by `sluice bench overlap`, replayed by ListReplay (attention/replay/list_replay.h); the
+// Recorded by `sluice-lab overlap`, replayed by ListReplay (attention/replay/list_replay.h); the
 // file format is cli/bench/lists/list_file.h's. Thread rule: a value; pure functions.
 #pragma once
 

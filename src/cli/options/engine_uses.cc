@@ -37,7 +37,7 @@ void refuse(Unused what, const EngineOptions& engine, const Given& given) {
     case Unused::kAudit:
       return refuse_given(given, {"--sparse-audit"},
                           "this command does not show what the audit measures; `sluice run -v`, "
-                          "`run --json`, `bench sparse` and `sluice-eval needle` do");
+                          "`run --json`, `sluice-eval needle` and `sluice-lab sparse` do");
     case Unused::kNoPrefixes:
       return refuse_given(given, {"--no-prefix-caching"},
                           "runs of a prompt share its KV here; leave it out");
