@@ -21,8 +21,7 @@ const std::vector<std::string> kServeExamples = {
     "sluice serve -m models/needle", "sluice serve -m DIR --host 0.0.0.0 --api-key-file keys.txt"};
 
 const std::vector<std::string> kBenchServeExamples = {
-    "sluice bench serve models/needle", "sluice bench serve DIR --scenario cancel",
-    "sluice bench serve --scenario shared --url http://127.0.0.1:8000"};
+    "sluice bench serve models/needle", "sluice bench serve --url http://127.0.0.1:8000"};
 
 // Commands of earlier versions that other programs have now.
 const std::vector<MovedCommand> kMoved = {

@@ -1,5 +1,4 @@
 // Checks across options of benchmarks, one overload for each command.
-#include <array>
 #include <initializer_list>
 
 #include <fmt/format.h>
@@ -28,29 +27,8 @@ void check_range(int32_t least_tokens, int32_t most_tokens) {
        least_tokens, most_tokens);
 }
 
-// An option of bench serve that not all scenarios have. One that has no effect is refused rather
-// than ignored: the measurement may take long, and would be of something else.
-struct ScenarioOption {
-  const char* name;
-  std::array<bool, kServeScenarioNames.size()> used_by;  // in the order of ServeScenario
-
-  bool is_used_by(ServeScenario scenario) const { return used_by[static_cast<size_t>(scenario)]; }
-};
-constexpr ScenarioOption kScenarioOptions[] = {
-    // streams, beside, shared, cancel, answer, mixed
-    {"--num-requests", {true, false, true, false, false, true}},
-    {"--least-tokens", {true, false, false, false, false, true}},
-    {"--most-tokens", {true, false, false, false, false, true}},
-    {"--prompt-tokens", {false, true, true, true, false, false}},
-    {"--output-tokens", {false, true, false, false, true, false}},
-    {"--concurrency", {false, false, false, false, false, true}},
-    {"--repeats", {true, true, true, true, true, false}},
-};
 constexpr const char* kServerHasIt =
     "a running server has its own; leave it out, or --url and --uds";
-// Ten thousand requests of the lengths of streams would take hours on a CPU.
-constexpr int32_t kMixedLeastTokens = 4;
-constexpr int32_t kMixedMostTokens = 64;
 
 }  // namespace
 
@@ -76,8 +54,7 @@ void check(BenchThroughputCommand* bench, const Given& given) {
   check_range(bench->least_tokens, bench->most_tokens);
 }
 
-// Options of scenarios that do not use them are refused, and so are engine options beside a running
-// server, but for the promises that its report compares with.
+// Engine options are refused beside a running server.
 void check(BenchServeCommand* bench, const Given& given) {
   if (bench->is_running_server()) {
     refuse_both(given, "--url", "--uds");
@@ -86,19 +63,9 @@ void check(BenchServeCommand* bench, const Given& given) {
            kServerHasIt);
     }
     refuse_given(given, {"--http-threads"}, kServerHasIt);
-    refuse_engine_options(given, {"--max-stall-ms", "--kv-offload"}, kServerHasIt);
+    refuse_engine_options(given, kServerHasIt);
   } else {
     check_engine(bench->engine, given, {Unused::kAudit});
-  }
-  for (const ScenarioOption& option : kScenarioOptions) {
-    if (option.is_used_by(bench->scenario)) continue;
-    refuse_given(given, {option.name},
-                 fmt::format("the scenario {} does not use it; leave it out",
-                             kServeScenarioNames[static_cast<size_t>(bench->scenario)]));
-  }
-  if (bench->scenario == ServeScenario::kMixed) {
-    if (!given.contains("--least-tokens")) bench->least_tokens = kMixedLeastTokens;
-    if (!given.contains("--most-tokens")) bench->most_tokens = kMixedMostTokens;
   }
   check_range(bench->least_tokens, bench->most_tokens);
 }

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/options/option_groups.h"
 #include "cli/options/option_rows.h"
@@ -22,14 +21,6 @@ KvOffload read_mode(std::string_view source, const std::string& text) {
     if (text == kv_offload_name(mode)) return mode;
   }
   fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of off, chunked, layerwise", source, text);
-}
-
-ServeScenario read_scenario(std::string_view source, std::string_view text) {
-  for (size_t i = 0; i < kServeScenarioNames.size(); ++i) {
-    if (text == kServeScenarioNames[i]) return static_cast<ServeScenario>(i);
-  }
-  fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of {}", source, text,
-       fmt::join(kServeScenarioNames, ", "));
 }
 
 // Options of bench decode and bench prefill.
@@ -96,31 +87,20 @@ void declare(OptionSet& set, BenchThroughputCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
-// Dummy weights, as in bench throughput, whose work the first scenario does. Defaults that depend
-// on the scenario are in the help alone.
+// Dummy weights and the work of bench throughput.
 void declare(OptionSet& set, BenchServeCommand* bench) {
   bench->engine.kv.offload = kMeasured;
   bench->engine.load_format = LoadFormat::kDummy;
   declare_model_word(set, &bench->engine);
   set.group("Work");
-  set.value("--scenario", "NAME", "streams, beside, shared, cancel, answer or mixed (streams)",
-            [=](std::string_view source, std::string_view value) {
-              bench->scenario = read_scenario(source, value);
-            });
   set.text("--url", "URL", "a running server, which nothing else uses: http://127.0.0.1:8000",
            &bench->url);
   set.text("--uds", "PATH", "a running server by its unix domain socket", &bench->uds);
-  set.integer("--num-requests", "streams 256, shared 8, mixed 10000", &bench->num_requests, 1,
-              1000000);
-  set.tokens("--least-tokens", "of a prompt and of an answer: streams 100, mixed 4",
-             &bench->least_tokens, 1, kMaxTokens);
-  set.tokens("--most-tokens", "of a prompt and of an answer: streams 1024, mixed 64",
-             &bench->most_tokens, 1, kMaxTokens);
-  set.tokens("--prompt-tokens", "of the long prompt: beside 8K, shared 31K, cancel 8K",
-             &bench->prompt_tokens, 1, kMaxTokens);
-  set.tokens("--output-tokens", "of the answer: beside 700, answer 32000", &bench->output_tokens,
-             16, kMaxTokens);
-  set.integer("--concurrency", "requests at a time: mixed 32", &bench->concurrency, 1, 4096);
+  set.integer("--num-requests", "requests, all at once (256)", &bench->num_requests, 1, 1000000);
+  set.tokens("--least-tokens", "of a prompt and of an answer (100)", &bench->least_tokens, 1,
+             kMaxTokens);
+  set.tokens("--most-tokens", "of a prompt and of an answer (1024)", &bench->most_tokens, 1,
+             kMaxTokens);
   set.integer("--repeats", "rounds; median and spread are shown (3)", &bench->repeats, 1, 1000);
   set.integer("--http-threads", "of the server (2)", &bench->http_threads, 1, 64);
   declare_seed(set, &bench->engine);

@@ -4,7 +4,6 @@
 // given as SLUICE_<NAME>; the command line wins. Thread rule: values only.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -161,27 +160,17 @@ struct BenchThroughputCommand {
   bool gpu_lock = false;
 };
 
-// What cli/bench/serve/scenario.h has a function for each of.
-enum class ServeScenario { kStreams, kBeside, kShared, kCancel, kAnswer, kMixed };
-inline constexpr std::array<std::string_view, 6> kServeScenarioNames = {
-    "streams", "beside", "shared", "cancel", "answer", "mixed"};
-
-// `sluice bench serve`: a server of this process, or a running one, under one kind of load. What is
-// empty has a default of the scenario.
+// `sluice bench serve`: a server of this process, or a running one, under many streams.
 struct BenchServeCommand {
   BenchServeCommand() { engine.max_stall_ms = kServeMaxStallMs; }
 
-  EngineOptions engine;  // for a running server only the options that say what it promises
-  ServeScenario scenario = ServeScenario::kStreams;
-  std::string url;  // of a running server
-  std::string uds;  // its socket instead
-  std::optional<int32_t> num_requests;
-  std::optional<int64_t> prompt_tokens;
-  std::optional<int64_t> output_tokens;
-  int32_t least_tokens = 100;  // range of the length of a prompt, and of an answer; check sets
-  int32_t most_tokens = 1024;  // those of the scenario
-  int32_t concurrency = 32;    // requests at a time
-  int32_t repeats = 3;         // rounds
+  EngineOptions engine;  // for a running server only those that bound its requests
+  std::string url;       // of a running server
+  std::string uds;       // its socket instead
+  int32_t num_requests = 256;
+  int32_t least_tokens = 100;  // range of the length of a prompt, and of an answer
+  int32_t most_tokens = 1024;
+  int32_t repeats = 3;  // rounds
   int32_t http_threads = 2;
   bool json = false;
   bool gpu_lock = false;
