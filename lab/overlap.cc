@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "attention/list_recorder.h"
 #include "cli/bench/measure.h"
 #include "cli/engine_session.h"
 #include "cli/exit_codes.h"
@@ -24,6 +23,7 @@
 #include "lab/commands.h"
 #include "lab/lists/hot_page_tally.h"
 #include "lab/lists/list_file.h"
+#include "lab/lists/list_recorder.h"
 #include "lab/page_overlap.h"
 
 namespace sluice::lab {

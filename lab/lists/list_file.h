@@ -19,7 +19,7 @@
 #include <string>
 #include <string_view>
 
-#include "attention/replay/recorded_lists.h"
+#include "lab/lists/recorded_lists.h"
 
 namespace sluice::lab {
 

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "attention/replay/list_replay.h"
 #include "cli/units.h"
 #include "core/printable.h"
 #include "engine/plan/engine_plan.h"
+#include "lab/lists/list_replay.h"
 
 namespace sluice::lab {
 

@@ -11,7 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "attention/policy_pair.h"
-#include "attention/replay/recorded_lists.h"
+#include "lab/lists/recorded_lists.h"
 #include "sluice/engine_options.h"
 #include "sluice/inspect.h"
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "attention/replay/recorded_lists.h"
 #include "cli/bench/link.h"
 #include "cli/bench/measure.h"
+#include "lab/lists/recorded_lists.h"
 #include "lab/speculative/cost_model.h"
 #include "sluice/engine_options.h"
 #include "sluice/inspect.h"

@@ -5,16 +5,14 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/recorded_lists_maker.h"
 #include "core/error.h"
+#include "lab/recorded_lists_maker.h"
 #include "store/checksum.h"
 #include "store/little_endian.h"
 
 namespace sluice::lab {
 
 namespace {
-
-using testing::make_lists;
 
 void expect_equal(const RecordedLists& a, const RecordedLists& b) {
   EXPECT_EQ(a.model, b.model);

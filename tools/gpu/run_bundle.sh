@@ -6,7 +6,7 @@
 #   BUNDLE      the archive, or its unpacked folder
 #   MODE        test: every test program on the GPU (the default)
 #               bench: every benchmark
-#               sanitize: compute-sanitizer over the tests of ops and device, and over runs of
+#               sanitize: compute-sanitizer over the tests of ops, device and lab, and over runs of
 #               sluice with KV in host memory (NAME offload)
 #   NAME        only these programs
 #   -l LOGS     folder for whole outputs (out/gpu)
@@ -166,7 +166,7 @@ case "$mode" in
     command -v compute-sanitizer >/dev/null ||
       fail "no compute-sanitizer here; it is in the CUDA toolkit"
     for tool in $tools; do
-      for name in $(selected test '^(ops|device)$'); do
+      for name in $(selected test '^(ops|device|lab)$'); do
         if [ "$tool" = racecheck ] && [[ " $with_large_products " == *" $name "* ]]; then
           echo "skipped: racecheck $name, since cuBLAS's kernels crash under racecheck"
           continue

@@ -4,11 +4,14 @@
 // Tile: a list. Share: not measured; one launch for each layer of a step that replays lists.
 // Thread rule: enqueue only.
 #include "device/cuda/cuda_stream.h"
+#include "lab/lists/replay_pages.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
-#include "ops/cuda/cuda_ops.h"
 
-namespace sluice::cuda {
+namespace sluice::lab {
+
+using namespace cuda;  // launches
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -43,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) replay(const ReplayCall call) {
 
 }  // namespace
 
-void CudaOps::replay_pages(Stream& on, const ReplayPagesArgs& args) const {
+void replay_pages_on_cuda(Stream& on, const ReplayPagesArgs& args) {
   CudaStream& stream = as_cuda(on);
   const auto num_lists = static_cast<unsigned>(args.kv_end.dim(0) * args.recorded.dim(0));
   if (num_lists == 0) return;
@@ -61,4 +64,4 @@ void CudaOps::replay_pages(Stream& on, const ReplayPagesArgs& args) const {
   });
 }
 
-}  // namespace sluice::cuda
+}  // namespace sluice::lab

@@ -1,5 +1,5 @@
 // Lists keep what they have in common when they are carried over to another model and length.
-#include "attention/replay/recorded_lists.h"
+#include "lab/lists/recorded_lists.h"
 
 #include <algorithm>
 #include <random>
@@ -7,15 +7,11 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/recorded_lists_maker.h"
 #include "core/error.h"
+#include "lab/recorded_lists_maker.h"
 
-namespace sluice {
+namespace sluice::lab {
 namespace {
-
-using testing::kRecordRule;
-using testing::make_lists;
-using testing::rule_of;
 
 std::vector<int32_t> list_at(const std::vector<int32_t>& table, const RecordedLists& lists,
                              int32_t head, int32_t step) {
@@ -157,4 +153,4 @@ TEST(RecordedLists, WhatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::lab

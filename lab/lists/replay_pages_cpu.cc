@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "device/cpu/cpu_stream.h"
-#include "ops/cpu/cpu_ops.h"
+#include "lab/lists/replay_pages.h"
 #include "ops/cpu/row_tasks.h"
 
-namespace sluice::cpu {
+namespace sluice::lab {
 namespace {
 
 struct ReplayCall {
@@ -32,7 +32,7 @@ struct ReplayCall {
 
 }  // namespace
 
-void CpuOps::replay_pages(Stream& stream, const ReplayPagesArgs& args) const {
+void replay_pages_on_cpu(Stream& stream, const ReplayPagesArgs& args) {
   const ReplayCall call{.recorded = args.recorded.data<int32_t>(),
                         .kv_end = args.kv_end.data<int32_t>(),
                         .page_ids = args.pages.page_ids.data<int32_t>(),
@@ -44,10 +44,10 @@ void CpuOps::replay_pages(Stream& stream, const ReplayPagesArgs& args) const {
                         .sink_pages = args.rule.sink_pages};
   const int64_t num_lists = args.kv_end.dim(0) * call.num_list_heads;
   as_cpu(stream).submit("replay_pages", [call, num_lists](ThreadTeam& team) {
-    for_row_ranges(team, num_lists, call.top_pages, [&](int64_t begin, int64_t end) {
+    cpu::for_row_ranges(team, num_lists, call.top_pages, [&](int64_t begin, int64_t end) {
       for (int64_t list = begin; list < end; ++list) call.write_list(list);
     });
   });
 }
 
-}  // namespace sluice::cpu
+}  // namespace sluice::lab

@@ -11,9 +11,9 @@
 #include <memory>
 
 #include "attention/policy_pair.h"
-#include "attention/replay/recorded_lists.h"
+#include "lab/lists/recorded_lists.h"
 
-namespace sluice {
+namespace sluice::lab {
 
 class ListReplay final : public Policy {
  public:
@@ -59,4 +59,4 @@ class ListReplay final : public Policy {
 // of ListReplay.
 void replay_lists(PolicyPair& policies, const RecordedLists& lists, int64_t first_pos);
 
-}  // namespace sluice
+}  // namespace sluice::lab

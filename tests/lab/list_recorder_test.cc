@@ -1,16 +1,16 @@
 // A ListRecorder keeps exactly the lists of the policy that it wraps, and changes no result.
-#include "attention/list_recorder.h"
+#include "lab/lists/list_recorder.h"
 
 #include <gtest/gtest.h>
 
 #include "attention/policy_rig.h"
 
-namespace sluice {
+namespace sluice::lab {
 namespace {
 
-using testing::PageIds;
-using testing::PolicyRig;
-using testing::Span;
+using sluice::testing::PageIds;
+using sluice::testing::PolicyRig;
+using sluice::testing::Span;
 
 const SparseOptions kOptions{
     .topk_tokens = 48, .page_tokens = 16, .sink_tokens = 16, .recent_tokens = 16};
@@ -63,4 +63,4 @@ TEST_F(ListRecorderTest, ChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::lab

@@ -1,8 +1,8 @@
 // RecordedLists: the page lists that a decode policy chose in consecutive steps of one sequence,
 // and how they are carried over to another model and a longer text.
 //
-// Recorded by `sluice-lab overlap`, replayed by ListReplay (attention/replay/list_replay.h); the
-// file format is cli/bench/lists/list_file.h's. Thread rule: a value; pure functions.
+// Recorded by `sluice-lab overlap`, replayed by ListReplay (list_replay.h); the
+// file format is list_file.h's. Thread rule: a value; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 #include "attention/selection_rule.h"
 
-namespace sluice {
+namespace sluice::lab {
 
 // Pages that were chosen by score; sinks and recent pages are not recorded, since the rule gives
 // them.
@@ -68,4 +68,4 @@ void check_replay(const RecordedLists& lists, const ReplayTarget& target);
 std::vector<int32_t> replayed_lists(const RecordedLists& lists, const ReplayTarget& target,
                                     int32_t layer);
 
-}  // namespace sluice
+}  // namespace sluice::lab

@@ -1,20 +1,19 @@
 // A ListReplay gives attention the recorded lists between the rule's sinks and recent pages, and is
 // otherwise the policy that it wraps.
-#include "attention/replay/list_replay.h"
+#include "lab/lists/list_replay.h"
 
 #include <gtest/gtest.h>
 
 #include "attention/policy_rig.h"
-#include "attention/recorded_lists_maker.h"
 #include "core/error.h"
+#include "lab/recorded_lists_maker.h"
 
-namespace sluice {
+namespace sluice::lab {
 namespace {
 
-using testing::make_lists;
-using testing::PageIds;
-using testing::PolicyRig;
-using testing::Span;
+using sluice::testing::PageIds;
+using sluice::testing::PolicyRig;
+using sluice::testing::Span;
 
 constexpr int32_t kFirst = 640;  // position of the first decode step
 constexpr int32_t kSteps = 30;   // more than there are recorded ones
@@ -142,4 +141,4 @@ TEST(ListReplay, AnotherBudgetIsRefusedBeforeAnythingIsLoaded) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::lab

@@ -1,9 +1,9 @@
 // Uploads the lists of all layers once; a selection then copies from them on the device.
-#include "attention/replay/list_replay.h"
+#include "lab/lists/list_replay.h"
 
-#include "ops/pages/page_selection.h"
+#include "lab/lists/replay_pages.h"
 
-namespace sluice {
+namespace sluice::lab {
 
 SelectionRule ListReplay::rule(const KvBlockShape& block) const {
   const SelectionRule rule = policy_->rule(block);
@@ -70,4 +70,4 @@ void replay_lists(PolicyPair& policies, const RecordedLists& lists, int64_t firs
   });
 }
 
-}  // namespace sluice
+}  // namespace sluice::lab

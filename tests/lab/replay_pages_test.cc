@@ -1,12 +1,16 @@
 // replay_pages: every entry against the definition, and no entry outside of the chosen ones is
 // written; a graph reads the step at each launch.
+#include "lab/lists/replay_pages.h"
+
 #include <random>
 #include <vector>
 
-#include "op_test_util.h"
-#include "ops/pages/page_selection.h"
+#include "ops/op_test_util.h"
 
-namespace sluice::testing {
+namespace sluice::lab {
+
+using namespace sluice::testing;  // the machine and its tensors
+
 namespace {
 
 constexpr int32_t kUntouched = -7;
@@ -124,4 +128,4 @@ TEST(ReplayPagesContractDeathTest, NamesTheRuleThatIsBroken) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::lab

@@ -1,7 +1,7 @@
 // Copies lists to the host, in stream order.
-#include "attention/list_recorder.h"
+#include "lab/lists/list_recorder.h"
 
-namespace sluice {
+namespace sluice::lab {
 namespace {
 
 // Copies `from` into `to`, which is replaced by a larger buffer if needed. The host has waited for
@@ -65,4 +65,4 @@ ListRecorder& record_lists(PolicyPair& policies) {
   return static_cast<ListRecorder&>(policies.of(Phase::kDecode));
 }
 
-}  // namespace sluice
+}  // namespace sluice::lab

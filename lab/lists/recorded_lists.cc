@@ -1,5 +1,5 @@
 // Carries recorded lists over to other layers, heads and lengths.
-#include "attention/replay/recorded_lists.h"
+#include "lab/lists/recorded_lists.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace sluice {
+namespace sluice::lab {
 namespace {
 
 // The place of a list among those that share a recorded one.
@@ -109,4 +109,4 @@ std::vector<int32_t> replayed_lists(const RecordedLists& lists, const ReplayTarg
   return table;
 }
 
-}  // namespace sluice
+}  // namespace sluice::lab

@@ -11,7 +11,7 @@
 
 #include "attention/policy_pair.h"
 
-namespace sluice {
+namespace sluice::lab {
 
 class ListRecorder final : public Policy {
  public:
@@ -56,4 +56,4 @@ class ListRecorder final : public Policy {
 // Wraps the decode policy of a pair in a recorder. REQUIRES: the pair is not initialized yet.
 ListRecorder& record_lists(PolicyPair& policies);
 
-}  // namespace sluice
+}  // namespace sluice::lab

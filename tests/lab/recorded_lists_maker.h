@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <random>
 
-#include "attention/replay/recorded_lists.h"
+#include "lab/lists/recorded_lists.h"
 
-namespace sluice::testing {
+namespace sluice::lab {
 
 inline constexpr PageRule kRecordRule{.sink_pages = 1, .recent_tokens = 16, .top_pages = 4};
 
@@ -47,4 +47,4 @@ inline RecordedLists make_lists(int32_t num_layers = 2, int32_t num_heads = 2,
   return lists;
 }
 
-}  // namespace sluice::testing
+}  // namespace sluice::lab
