@@ -8,7 +8,7 @@ defaults. Times are those of `generate`, and what every call costs is subtracted
 - decode: DECODE_TOKENS + 1 tokens, less one token, after the same prompt, which the prefix cache
   holds in both runs. The decode steps are a small part of a call that also computes a long prompt.
 
-    python3 bench/compare/vllm_engine.py vllm|sluice|nanovllm DIR [--prefill-lengths LIST] [--decode-lengths LIST]
+    python3 lab/compare/vllm_engine.py vllm|sluice|nanovllm DIR [--prefill-lengths LIST] [--decode-lengths LIST]
 """
 
 import argparse

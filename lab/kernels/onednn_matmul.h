@@ -1,6 +1,6 @@
 // oneDNN's matrix product, for comparison with ours. Sluice itself does not use it.
 //
-// Used by cpu_matmul_bench. bench/CMakeLists.txt links onednn_matmul.cc where oneDNN is installed
+// Used by cpu_matmul_bench. CMakeLists.txt links onednn_matmul.cc where oneDNN is installed
 // and onednn_absent.cc where it is not. Thread rule: main thread.
 #pragma once
 

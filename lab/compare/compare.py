@@ -5,7 +5,7 @@ Dummy weights of a published shape, prompts of the same lengths (random ids), on
 time; several rounds go through the engines forwards and backwards, and the table has medians. Engines
 that are not installed, and runs that fail, are reported as such.
 
-    tools/with-gpu python3 bench/compare/compare.py --sluice build/cuda/sluice
+    tools/with-gpu python3 lab/compare/compare.py --sluice build/cuda/sluice
         [--model models/shapes/qwen3-0.6b] [--engines sluice,vllm,...] [--work prefill,decode]
         [--prefill-lengths 16384,131040] [--decode-lengths 1024,130944] [--rounds 2]
         [--offloaded-lengths 65536,126976] [--out FILE.json] [--device cuda]

@@ -1,7 +1,7 @@
 // Timing and output that all benchmarks share: machine, commit, median and spread; and a few
 // helpers of their main programs.
 //
-// Used by the programs of bench/. An absolute time alone is no result, so each line of a benchmark
+// Used by the programs beside it. An absolute time alone is no result, so each line of a benchmark
 // also names a bound measured in the same run. Thread rule: main thread.
 #pragma once
 
@@ -52,7 +52,7 @@ Timing measure(Work&& work, const Effort& effort = {}) {
       .median = seconds[seconds.size() / 2], .fastest = seconds.front(), .slowest = seconds.back()};
 }
 
-// The first lines of every benchmark. SLUICE_COMMIT comes from bench/CMakeLists.txt.
+// The first lines of every benchmark. SLUICE_COMMIT comes from CMakeLists.txt.
 inline void print_header(const char* name) {
   fmt::print("{}\nmachine: {}, {} threads, best ISA {}\ncommit: {}\n", name, cpu_brand_name(),
              std::thread::hardware_concurrency(), cpu_isa_name(best_isa()), SLUICE_COMMIT);

@@ -3,7 +3,7 @@
 Run by compare.py in a process of its own; prints one JSON object. The loops feed tokens back on the
 device and wait once at the end, which is less overhead than generate() has.
 
-    python3 bench/compare/transformers_engine.py models/shapes/qwen3-0.6b [--offloaded LENGTH ...] [--work LIST]
+    python3 lab/compare/transformers_engine.py models/shapes/qwen3-0.6b [--offloaded LENGTH ...] [--work LIST]
 """
 
 import argparse

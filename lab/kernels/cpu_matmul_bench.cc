@@ -41,7 +41,7 @@ struct Options {
   Effort effort;
 };
 
-// A stream with weights and buffers of bf16 0.5 (see bench/onednn_matmul.cc).
+// A stream with weights and buffers of bf16 0.5 (see onednn_matmul.cc).
 class Workbench {
  public:
   explicit Workbench(int num_threads)

@@ -4,7 +4,7 @@
 Causal, bf16, normally distributed data, batch 1; measured as long as cuda_attention_bench's lines, so
 at the clock that the GPU holds under load. KV heads are contiguous here, in blocks there.
 
-    tools/with-gpu python3 bench/compare/attention.py --bench build/cuda/bench/cuda_attention_bench
+    tools/with-gpu python3 lab/compare/attention.py --bench build/cuda/lab/kernels/cuda_attention_bench
 
 Exit status: 0 done, 2 something needed is missing.
 """
