@@ -1,6 +1,6 @@
 # Language level, warnings, sanitizers and the libraries that the whole tree may use.
 option(SLUICE_BUILD_TESTS "Build the tests" ON)
-option(SLUICE_BUILD_BENCH "Build the micro-benchmarks in bench/" OFF)
+option(SLUICE_BUILD_BENCH "Build the laboratory (lab/): sluice-lab and micro-benchmarks" OFF)
 option(SLUICE_PYTHON "Build the Python package; set by pip install (pyproject.toml)" OFF)
 option(SLUICE_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(SLUICE_UNITY_BUILD "Compile several files of some folders as one (sluice_unity)" OFF)

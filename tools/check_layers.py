@@ -22,7 +22,7 @@ from pathlib import Path
 RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "ops": 2, "kv": 3, "store": 3,
          "attention": 4, "model": 5, "engine": 6, "service": 7, "text": 8, "server": 9, "cli": 10}
 # Programs and tests that stand on src/, which includes nothing of them.
-ABOVE = ("bench/", "tests/")
+ABOVE = ("eval/", "lab/", "tests/")
 # Public headers that the engine implements; all others are values that every folder may include.
 ROOF = {"include/sluice/llm.h", "include/sluice/inspect.h"}
 ROOF_RANK = RANKS["engine"]
@@ -146,7 +146,7 @@ class Checker:
             beside = (Path(path).parent / name).as_posix()
             if beside in self.files:
                 return beside
-        for candidate in ("src/" + name, "include/" + name, name, "tests/" + name, "bench/" + name):
+        for candidate in ("src/" + name, "include/" + name, name, "tests/" + name, "lab/kernels/" + name):
             if candidate in self.files:
                 return candidate
         if path.startswith("src/") and (Path(path).parent / name).as_posix() in self.files:

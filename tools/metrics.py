@@ -7,10 +7,11 @@ The metrics:
 
 - include cycles, upward includes: findings of tools/check_layers.py, public headers counted.
 - function length: lines from the first of the signature to the closing brace, of functions of src/,
-  include/ and eval/ that run on the host (nothing under cuda/). A lambda belongs to its function.
+  include/, eval/ and lab/, but not lab/kernels/, that run on the host (nothing under cuda/). A lambda
+  belongs to its function.
 - files: C++, CUDA, Python and shell of the whole tree; lines as `wc -l` counts them.
-- folders: files that lie directly in a folder of src/, include/, eval/, tests/, bench/ or tools/.
-- comments: lines of src/, include/ and eval/ with a comment over lines with code; a line with both is both.
+- folders: files that lie directly in a folder of src/, include/, eval/, lab/, tests/ or tools/.
+- comments: lines of the same folders with a comment over lines with code; a line with both is both.
 - files per op: C++ files of src/ops that name the op or its arguments, and one test, without source
   lists. The median over all ops, since large ones have several kernels and helpers.
 
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from check_layers import CXX_SUFFIXES, OP, OP_HEADER, Checker, read_tree
 
+FOLDERS = ("src/", "include/", "eval/", "lab/", "tests/", "tools/")
 # Text before a brace that does not open a function: a scope, or a value.
 SCOPE = re.compile(r"^(?:inline\s+)?(?:namespace|class|struct|union|enum|extern)\b")
 TEMPLATE = re.compile(r"^template\s*<")
@@ -115,13 +117,13 @@ def is_cxx(path):
 
 
 def is_house(path):
-    return path.startswith(("src/", "include/", "eval/"))
+    return path.startswith(("src/", "include/", "eval/", "lab/")) and not path.startswith("lab/kernels/")
 
 
 def folder_counts(files):
     counts = {}
     for path in files:
-        if path.startswith(("src/", "include/", "eval/", "tests/", "bench/", "tools/")):
+        if path.startswith(FOLDERS):
             folder = Path(path).parent.as_posix()
             counts[folder] = counts.get(folder, 0) + 1
     return counts

@@ -12,10 +12,10 @@ run() {
 }
 
 run "$build/sluice" doctor
-run "$build/sluice" bench load models/needle
-run "$build/sluice" bench tokenizer models/needle
+run "$build/sluice-lab" load models/needle
+run "$build/sluice-lab" tokenizer models/needle
 run "$build/sluice" bench decode models/shapes/qwen3-0.6b
 run "$build/sluice" bench prefill models/shapes/qwen3-0.6b
-for program in "$build"/bench/*_bench; do
+for program in "$build"/lab/kernels/*_bench; do
   run "$program"
 done

@@ -1,4 +1,4 @@
-"""bench/compare gives the program and the package the same work, and each of them a rate for all of it."""
+"""lab/compare gives the program and the package the same work, and each of them a rate for all of it."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import sys
 
 from conftest import MODEL, program
 
-COMPARE = pathlib.Path(__file__).resolve().parents[2] / "bench" / "compare" / "compare.py"
+COMPARE = pathlib.Path(__file__).resolve().parents[2] / "lab" / "compare" / "compare.py"
 
 
 def test_two_rounds_of_program_and_package(tmp_path):

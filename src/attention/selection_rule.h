@@ -27,7 +27,7 @@ struct SelectionRule {
   PageRule page_rule;
   int32_t page_tokens = 0;
   int32_t q_page_tokens = 0;  // rows of a query page of this size share a list; 0: one list per row
-  bool lists_everything = false;  // lists are made even where they name all pages (ListRecorder)
+  bool lists_everything = false;  // lists are made even where they name all pages
 
   // kTileMasks only.
   int64_t full_rows_end = 0;  // rows before this position attend to everything

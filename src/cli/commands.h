@@ -27,20 +27,11 @@ int store_verify(const StoreVerifyCommand& command);
 int store_prune(const StorePruneCommand& command);
 
 // Results go through write_bench (cli/bench/measure.h); Ctrl-C ends these without a result.
-// bench_offload and bench_sparse return kExitDoesNotFit if no row fits.
+// bench_offload returns kExitDoesNotFit if no row fits.
 int bench_decode(const BenchDecodeCommand& command);
 int bench_prefill(const BenchPrefillCommand& command);
 int bench_throughput(const BenchThroughputCommand& command);
 int bench_serve(const BenchServeCommand& command);
-int bench_transfer(const BenchTransferCommand& command);
-// Removes the files that it makes.
-int bench_store(const BenchStoreCommand& command);
 int bench_offload(const BenchOffloadCommand& command);
-int bench_sparse(const BenchSparseCommand& command);
-int bench_overlap(const BenchOverlapCommand& command);
-int bench_speculative(const BenchSpeculativeCommand& command);
-int bench_recall(const BenchRecallCommand& command);
-int bench_tokenizer(const BenchTokenizerCommand& command);
-int bench_load(const BenchLoadCommand& command);
 
 }  // namespace sluice::cli

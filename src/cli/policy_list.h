@@ -1,7 +1,7 @@
 // The configurations of a comparison of sparse policies: names with the options that each uses.
 //
-// Used by `sluice-eval needle`, `bench sparse` and `bench recall`, whose --policies is such a list.
-// Thread rule: pure functions.
+// Used by `sluice-eval needle`, `sluice-lab sparse` and `sluice-lab recall`, whose --policies is
+// such a list. Thread rule: pure functions.
 #pragma once
 
 #include <string>

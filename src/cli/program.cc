@@ -21,11 +21,15 @@ const std::vector<std::string> kServeExamples = {
     "sluice serve -m models/needle", "sluice serve -m DIR --host 0.0.0.0 --api-key-file keys.txt"};
 
 const std::vector<std::string> kBenchServeExamples = {
-    "sluice bench serve models/needle", "sluice bench serve DIR --scenario cancel",
-    "sluice bench serve --scenario shared --url http://127.0.0.1:8000"};
+    "sluice bench serve models/needle", "sluice bench serve --url http://127.0.0.1:8000"};
 
 // Commands of earlier versions that other programs have now.
-const std::vector<MovedCommand> kMoved = {{"needle", "sluice-eval needle"}};
+const std::vector<MovedCommand> kMoved = {
+    {"needle", "sluice-eval needle"},        {"bench transfer", "sluice-lab transfer"},
+    {"bench store", "sluice-lab store"},     {"bench sparse", "sluice-lab sparse"},
+    {"bench overlap", "sluice-lab overlap"}, {"bench speculative", "sluice-lab speculative"},
+    {"bench recall", "sluice-lab recall"},   {"bench tokenizer", "sluice-lab tokenizer"},
+    {"bench load", "sluice-lab load"}};
 
 ProgramSpec make_spec() {
   ProgramSpec spec = make_program(
@@ -42,25 +46,9 @@ ProgramSpec make_spec() {
                   bench_throughput),
        subcommand("bench serve", "What the HTTP server adds to the engine, under load", bench_serve,
                   kBenchServeExamples),
-       subcommand("bench transfer", "GB/s between host and device against one large copy",
-                  bench_transfer),
-       subcommand("bench store", "GB/s of stored KV against plain files of the same sizes",
-                  bench_store),
        subcommand("bench offload",
                   "Tokens/s with KV on the host against the link and KV on the device",
                   bench_offload),
-       subcommand("bench sparse",
-                  "Tokens/s, density and bytes of sparse policies against the whole KV",
-                  bench_sparse),
-       subcommand("bench overlap", "How much of a decode step's pages the steps before have read",
-                  bench_overlap),
-       subcommand("bench speculative",
-                  "Tokens/s with drafts that are verified against plain decode and a model",
-                  bench_speculative),
-       subcommand("bench recall", "Attention mass that the tiles of each estimator hold, on a text",
-                  bench_recall),
-       subcommand("bench tokenizer", "MB/s of encoding text", bench_tokenizer),
-       subcommand("bench load", "Time and peak memory of loading", bench_load),
        group("store", "Look after a directory of stored KV"),
        subcommand("store list", "Say what is stored, for each fingerprint", store_list),
        subcommand("store verify", "Read and check every stored block", store_verify),

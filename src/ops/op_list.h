@@ -40,7 +40,6 @@
   OP(update_key_bounds, UpdateKeyBoundsArgs) \
   OP(score_pages, ScorePagesArgs)            \
   OP(select_pages, SelectPagesArgs)          \
-  OP(replay_pages, ReplayPagesArgs)          \
   OP(gather_pages, GatherPagesArgs)          \
   OP(find_hot_pages, FindHotPagesArgs)       \
   OP(fetch_hot_pages, FetchHotPagesArgs)     \

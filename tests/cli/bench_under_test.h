@@ -1,8 +1,10 @@
-// Runs bench commands on the bundled model, for tests that read their JSON.
+// Runs benchmarks on the bundled model, for tests that read their JSON.
 //
 // Thread rule: main thread of the test.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -30,6 +32,35 @@ inline Json json_of(const Words& words) {
   const Outcome outcome = run_sluice(joined(words, {"--json"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return Json::parse(outcome.out);
+}
+
+inline constexpr int64_t kKvBytesPerToken = 3072;  // of models/needle
+
+// Small settings behind `command`: a few blocks of context and of ring, one run without a warm-up.
+inline Words small_kv(const Words& command, const std::string& lengths) {
+  return joined(command, {model_dir(), "--device", "cpu", "--lengths", lengths, "--repeats", "0",
+                          "--decode-tokens", "4", "--num-kv-slots", "3", "--kv-slot-blocks", "2",
+                          "--kv-cache-bytes", "64M", "--block-size", "64"});
+}
+
+inline void expect_share(const Json& share, double most) {
+  ASSERT_TRUE(share.is_number()) << share;
+  EXPECT_TRUE(std::isfinite(share.get<double>()));
+  EXPECT_GT(share, 0);
+  EXPECT_LE(share, most);
+}
+
+inline void expect_spread(const Json& spread) {
+  EXPECT_GT(spread.at("min"), 0);
+  EXPECT_LE(spread.at("min"), spread.at("median"));
+  EXPECT_LE(spread.at("median"), spread.at("max"));
+}
+
+inline void expect_link(const Json& json) {
+  for (const char* rate :
+       {"to_device_bytes_per_second", "to_host_bytes_per_second", "both_bytes_per_second"}) {
+    expect_spread(json.at("link").at(rate));
+  }
 }
 
 // A command line, and a part of the error that it must give.

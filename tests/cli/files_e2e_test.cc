@@ -23,9 +23,8 @@ TEST_F(Files, OfAModelMustBeReadableForEveryCommand) {
   const Broken link[] = {Broken::kLinkToNothing};
   expect_refusal({"inspect"}, "config.json", directory);
   expect_refusal({"inspect"}, "generation_config.json", kAllBroken);
-  expect_refusal({"bench", "tokenizer"}, "tokenizer.json", directory);
-  expect_refusal({"bench", "tokenizer"}, "tokenizer_config.json", link);
-  expect_refusal({"bench", "tokenizer"}, "haystack.txt", fifo);
+  expect_refusal({"tokenize", "hi"}, "tokenizer.json", directory);
+  expect_refusal({"tokenize", "hi"}, "tokenizer_config.json", link);
   expect_refusal(trace, "chat_template.jinja", link);
   expect_refusal(trace, "tokenizer.json", fifo);
   expect_refusal({"run", "hi", "--load-format", "auto"}, "model.safetensors.index.json",

@@ -47,8 +47,7 @@ TEST(GivenWithoutEffect, SizesOfOffloadNeedOffload) {
            kRun);
     EXPECT_NE(refusal({"inspect", "d", name, "8", "--kv-offload", "off"}), "");
     EXPECT_NE(refusal({"bench", "decode", "d", name, "8"}), "") << "which measures resident KV";
-    EXPECT_EQ(refusal({"bench", "sparse", "d", name, "8"}), "") << "which offloads by itself";
-    EXPECT_EQ(refusal({"bench", "offload", "d", name, "8"}), "");
+    EXPECT_EQ(refusal({"bench", "offload", "d", name, "8"}), "") << "which offloads by itself";
   }
 }
 
@@ -106,20 +105,7 @@ TEST(GivenWithoutEffect, OneOfTwoThatSayTheSame) {
       {{{"throughput", "d", "--requests", "f", "--num-requests", "9"}, "--num-requests is given"},
        {{"throughput", "d", "--requests", "f", "--most-tokens", "9"}, "--most-tokens is given"},
        {{"offload", "d", "--modes", "off", "--kv-offload", "off"}, "--modes is given"},
-       {{"offload", "d", "--slots", "3", "--num-kv-slots", "4"}, "--num-kv-slots is given"},
-       {{"sparse", "d", "--policies", "full+quest", "--sparse-policy", "streaming"},
-        "--policies is given"},
-       {{"sparse", "d", "--modes", "off", "--kv-offload", "off"}, "--modes is given"},
-       {{"sparse", "d", "--kv-offload", "auto"}, "--kv-offload: 'auto'"},
-       {{"sparse", "d", "--budgets", "1K"}, "--budgets is 1024, but the policy 'aggressive'"},
-       {{"sparse", "d", "--budgets", "512"}, ""},
-       {{"sparse", "d", "--budgets", "1K", "--sparse-policy", "aggressive"},
-        "the short form of --sparse-policy sets --sparse-topk-tokens to 512"},
-       {{"sparse", "d", "--budgets", "1K", "--sparse-policy", "full+quest"}, ""},
-       {{"sparse", "d", "--sparse-stride", "8"}, "--sparse-stride is 8, but the policy"},
-       {{"sparse", "d", "--file", "f"}, "--file: with random weights"},
-       {{"overlap", "d", "--budgets", "1K", "--sparse-topk-tokens", "2K"},
-        "--sparse-topk-tokens is given"}},
+       {{"offload", "d", "--slots", "3", "--num-kv-slots", "4"}, "--num-kv-slots is given"}},
       {"bench"});
   const ScopedEnvironment slots("SLUICE_NUM_KV_SLOTS", "5");
   EXPECT_EQ(refusal({"bench", "offload", "d", "--slots", "3"}), "") << "the command line wins";

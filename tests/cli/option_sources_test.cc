@@ -20,8 +20,9 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
 // Folders with commands, and the headers with the structs of their options.
-constexpr const char* kFolders[] = {"src/cli", "eval"};
-constexpr const char* kOptionHeaders[] = {"src/cli/options/options.h", "eval/needle_options.h"};
+constexpr const char* kFolders[] = {"src/cli", "eval", "lab"};
+constexpr const char* kOptionHeaders[] = {"src/cli/options/options.h", "eval/needle_options.h",
+                                          "lab/options.h"};
 
 struct Source {
   std::string name;  // below src/, for files of cli
@@ -30,7 +31,8 @@ struct Source {
 
 // Files that declare and check options; they write the members that commands read.
 bool is_of_options(const std::string& name) {
-  return name.starts_with("cli/options/") || name.find("_options.") != name.npos;
+  return name.starts_with("cli/options/") || name.find("options.") != name.npos ||
+         name == "lab/checks.cc";
 }
 
 std::vector<Source> sources_of_commands() {
@@ -130,34 +132,34 @@ TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
       // Without the prefix cache, as --no-prefix-caching asks.
       "cli/score.cc enable_prefix_caching",
       "cli/trace.cc enable_prefix_caching",
-      "cli/bench/overlap.cc enable_prefix_caching",
-      "cli/bench/recall/recall.cc enable_prefix_caching",
+      "lab/overlap.cc enable_prefix_caching",
+      "lab/recall/recall.cc enable_prefix_caching",
       "cli/bench/throughput.cc enable_prefix_caching",
       "cli/bench/generation.cc enable_prefix_caching",
       "cli/bench/kv_run.cc enable_prefix_caching",
       "cli/bench/serve/streams.cc enable_prefix_caching",
       // Refused: Unused::kSequences and Unused::kNoPrefixes.
-      "cli/bench/overlap.cc max_num_seqs",
+      "lab/overlap.cc max_num_seqs",
       "cli/bench/generation.cc max_num_seqs",
       "cli/bench/kv_run.cc max_num_seqs",
-      "cli/bench/speculative/speculative_run.cc enable_prefix_caching",
+      "lab/speculative/speculative_run.cc enable_prefix_caching",
       // A list of the command varies it, and is refused beside it.
       "cli/bench/kv_run.cc kv.offload",
-      "cli/bench/overlap.cc sparse.topk_tokens",
+      "lab/overlap.cc sparse.topk_tokens",
       "cli/bench/offload.cc kv.block_size",
       "cli/bench/offload.cc prefill_chunk_tokens",
       "cli/bench/offload.cc kv.num_slots",
       "cli/bench/offload.cc kv.slot_blocks",
       "cli/bench/offload.cc kv.device_bytes",
-      "cli/bench/speculative/speculative.cc speculative.num_tokens",
+      "lab/speculative/speculative.cc speculative.num_tokens",
       // Only where nothing was given.
       "cli/bench/kv_run.cc max_num_batched_tokens",
       "cli/bench/kv_run.cc kv.host_bytes",
-      "cli/bench/overlap.cc max_model_len",
+      "lab/overlap.cc max_model_len",
       // The options given, for each policy of a list (policy_list.h).
       "eval/grid.cc sparse",
-      "cli/bench/sparse.cc sparse",
-      "cli/bench/recall/recall.cc sparse",
+      "lab/sparse.cc sparse",
+      "lab/recall/recall.cc sparse",
   };
   const std::regex assignment("\\b(?:engine|options)(?:\\.|->)([a-z_.]+) = ");
   std::set<std::string> fields;

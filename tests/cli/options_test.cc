@@ -239,7 +239,7 @@ TEST(Options, ErrorsNameTheEnvironmentVariable) {
 
 using Modes = std::vector<KvOffload>;
 
-TEST(Options, ListsOfBenchOffloadAndSparse) {
+TEST(Options, ListsOfBenchOffload) {
   const auto offload = parse<BenchOffloadCommand>(
       {"bench", "offload", "d", "--lengths", "4K,32K", "--modes", "chunked,off", "--chunks", "1K",
        "--slots", "2,8", "--slot-blocks", "1", "--block-sizes", "256,0", "--device-bytes", "0,1G"});
@@ -257,21 +257,6 @@ TEST(Options, ListsOfBenchOffloadAndSparse) {
   EXPECT_EQ(by_option.modes, Modes{KvOffload::kLayerwise});
   EXPECT_EQ(parse<BenchOffloadCommand>({"bench", "offload", "d"}).modes,
             (Modes{KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}));
-
-  const auto sparse = parse<BenchSparseCommand>(
-      {"bench", "sparse", "d", "--policies", "full+quest,streaming", "--budgets", "256,2K"});
-  EXPECT_EQ(sparse.policies, (Words{"full+quest", "streaming"}));
-  EXPECT_EQ(sparse.budgets, (std::vector<int32_t>{256, 2048}));
-  EXPECT_EQ(
-      parse<BenchSparseCommand>({"bench", "sparse", "d", "--sparse-policy", "streaming"}).policies,
-      Words{"streaming"});
-  EXPECT_EQ(sparse.engine.kv.device_bytes, 0) << "all that can flow does";
-  const auto plain = parse<BenchSparseCommand>({"bench", "sparse", "d"});
-  EXPECT_EQ(plain.policies, (Words{"full", "minference+quest", "aggressive", "sampled+quest"}));
-  EXPECT_EQ(plain.modes, (Modes{KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}));
-  EXPECT_EQ(plain.repeats, 2) << "both orders";
-  EXPECT_EQ(parse<BenchSparseCommand>({"bench", "sparse", "d", "--kv-offload", "chunked"}).modes,
-            Modes{KvOffload::kChunked});
 }
 
 TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
@@ -291,23 +276,13 @@ TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   EXPECT_TRUE(throughput.gpu_lock);
   EXPECT_TRUE(throughput.engine.enforce_eager);
   const auto serve = parse<BenchServeCommand>(
-      {"bench", "serve", "d", "--scenario", "mixed", "--num-requests", "9", "--most-tokens", "8"});
-  EXPECT_EQ(serve.scenario, ServeScenario::kMixed);
+      {"bench", "serve", "d", "--num-requests", "9", "--most-tokens", "128"});
   EXPECT_EQ(serve.num_requests, 9);
-  EXPECT_EQ(serve.least_tokens, 4) << "of this scenario";
-  EXPECT_EQ(serve.most_tokens, 8);
+  EXPECT_EQ(serve.most_tokens, 128);
   EXPECT_EQ(serve.engine.max_stall_ms, ServeCommand().engine.max_stall_ms);
-  const auto transfer = parse<BenchTransferCommand>({"bench", "transfer", "--bytes", "64M"});
-  EXPECT_EQ(transfer.num_bytes, size_t{64} << 20);
-  EXPECT_EQ(transfer.engine.device, "auto");
-  const auto store = parse<BenchStoreCommand>({"bench", "store", "d", "--block-bytes", "1M"});
-  EXPECT_EQ(store.dir, "d");
-  EXPECT_EQ(store.block_bytes, size_t{1} << 20);
   const auto prune = parse<StorePruneCommand>({"store", "prune", "d", "--max-bytes", "1G"});
   EXPECT_EQ(prune.max_bytes, size_t{1} << 30);
   EXPECT_FALSE(parse<StorePruneCommand>({"store", "prune", "d"}).max_bytes);
-  EXPECT_EQ(parse<BenchTokenizerCommand>({"bench", "tokenizer", "d", "--file", "t"}).file, "t");
-  EXPECT_EQ(parse<BenchLoadCommand>({"bench", "load", "d"}).engine.load_format, LoadFormat::kAuto);
   EXPECT_EQ(parse<DoctorCommand>({"doctor", "-t", "2"}).engine.num_threads, 2);
 }
 
@@ -349,6 +324,8 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"needle", "-m", "d"}, "`sluice needle` moved to `sluice-eval needle`"},
       {{"needle", "--help"}, "moved to `sluice-eval needle`"},
       {{"help", "needle"}, "moved to `sluice-eval needle`"},
+      {{"bench", "recall", "d"}, "`sluice bench recall` moved to `sluice-lab recall`"},
+      {{"bench", "load"}, "moved to `sluice-lab load`"},
       {{"bench"}, "sluice bench needs a command: decode, prefill"},
       {{}, "sluice needs a command: run, serve, inspect, doctor, bench"},
       {{"doctor", "extra"}, "unknown word 'extra'"},
@@ -406,14 +383,10 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"trace", "-m", "d", "--tokens", "1,-2"}, "--tokens: '-2'"},
       {{"bench", "decode", "d", "--output-tokens", "1"}, "--output-tokens: '1'"},
       {{"bench", "prefill", "d", "--repeats", "0"}, "--repeats: '0'"},
-      {{"bench", "transfer", "--bytes", "1M"}, "--bytes: 1048576 is less than 32M"},
       {{"bench", "offload", "d", "--modes", "off,auto"}, "--modes: 'auto'"},
       {{"bench", "offload", "d", "--kv-offload", "auto"}, "--kv-offload: 'auto'"},
       {{"bench", "offload", "d", "--slots", "4,1"}, "--slots: '1'"},
       {{"bench", "offload", "d", "--chunks", "1K,x"}, "--chunks: 'x'"},
-      {{"bench", "sparse", "d", "--decode-tokens", "1"}, "--decode-tokens: '1'"},
-      {{"bench", "sparse", "d", "--lengths", "0"}, "--lengths: '0'"},
-      {{"bench", "sparse", "d", "--policies", ""}, "--policies"},
       {{"bench", "throughput", "d", "--least-tokens", "9", "--most-tokens", "8"},
        "--least-tokens: 9 is more"},
   };

@@ -163,13 +163,6 @@ TEST_F(Progress, TraceHearsControlC) {
   EXPECT_FALSE(fs::exists(path("trace.safetensors")));
 }
 
-TEST_F(Progress, BenchTokenizerHearsControlC) {
-  const Outcome outcome = expect_heard(
-      {"bench", "tokenizer", needle_dir(), "--repeats", "1000", "--file", path("long.txt")},
-      std::chrono::milliseconds(300));
-  EXPECT_EQ(outcome.out, "");
-}
-
 TEST_F(Progress, DoctorHearsControlC) {
   EXPECT_EQ(expect_heard({"doctor"}, std::chrono::milliseconds(30)).out, "");
 }

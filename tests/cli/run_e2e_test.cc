@@ -376,7 +376,6 @@ TEST(Newcomer, FilesThatCannotBeReadAreUsage) {
       {on_needle("trace", {"-f", absent, "-o", out}), 2, {"--file", absent}},
       {on_needle("score", {"-f", absent}), 2, {"--file", absent}},
       {{"tokenize", "-m", kNeedle, "-f", absent}, 2, {"--file", absent}},
-      {{"bench", "tokenizer", kNeedle, "--file", absent}, 2, {"--file", absent}},
       {{"bench", "throughput", kNeedle, "--requests", absent}, 2, {"--requests", absent}},
   });
 }

@@ -32,5 +32,11 @@ TEST(RunLengthsTest, CopiesThatAreAlwaysOrNeverAsFast) {
   EXPECT_EQ(choose_copy_run_bytes(lengths_of({{1, 9}, {2, 50}, {4, 90}})), 8u);
 }
 
+TEST(Spread, TheMedianOfTwoIsBetweenThem) {
+  EXPECT_EQ(spread_of({4, 1}).median, 2.5);
+  EXPECT_EQ(spread_of({4, 1, 9}).median, 4);
+  EXPECT_EQ(spread_of({4, 1, 9, 6}).median, 5);
+}
+
 }  // namespace
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// sluice store and sluice bench store, on a directory that the library filled.
+// sluice store, on a directory that the library filled.
 #include <fstream>
 #include <thread>
 
@@ -114,27 +114,11 @@ TEST(StoreFromOutside, PruneNeedsTheMarkerWhereOthersHaveFiles) {
   EXPECT_EQ(slurp(photo), "a picture");
 }
 
-TEST(StoreFromOutside, BenchComparesWithPlainFiles) {
-  const TempDir dir;
-  const Json json = json_of({"bench", "store", dir.path().string(), "--block-bytes", "1M",
-                             "--blocks", "3", "--repeats", "2", "--readers", "2"});
-  for (const char* way : {"write", "disk_read", "cache_read"}) {
-    for (const char* side : {"plain_bytes_per_second", "store_bytes_per_second", "share"}) {
-      EXPECT_GT(json.at(way).at(side).at("min"), 0) << way << " " << side;
-    }
-  }
-  EXPECT_GE(json.at("cached_share"), 0);
-  EXPECT_LE(json.at("cached_share"), 1);
-  EXPECT_EQ(dir.num_files(), 0u) << "the bench removes its files";
-}
-
 TEST(StoreFromOutside, RefusesWhatItCannotDo) {
   expect_usage_errors({
       {{"store", "list"}, "no directory given"},
       {{"store", "verify", "/nowhere/at/all"}, "'/nowhere/at/all' is no directory"},
       {{"store", "prune", "a", "b"}, "name one directory"},
-      {{"bench", "store", "/nowhere/at/all"}, "'/nowhere/at/all' is no directory"},
-      {{"bench", "store", ".", "--block-bytes", "1K"}, "less than 64K"},
       {{"store", "lst", "."}, "list"},
   });
 }

@@ -6,7 +6,7 @@
 #   BUNDLE      the archive, or its unpacked folder
 #   MODE        test: every test program on the GPU (the default)
 #               bench: every benchmark
-#               sanitize: compute-sanitizer over the tests of ops and device, and over runs of
+#               sanitize: compute-sanitizer over the tests of ops, device and lab, and over runs of
 #               sluice with KV in host memory (NAME offload)
 #   NAME        only these programs
 #   -l LOGS     folder for whole outputs (out/gpu)
@@ -126,8 +126,8 @@ sanitize_offload() {
     --modes chunked --decode-tokens 6 --repeats 0 --slots 2 --slot-blocks 4)
   local short=(--lengths 320 --block-size 16 --chunks 16 --max-num-batched-tokens 16)
   local pages=(--sparse-page-tokens 16 --sparse-topk-tokens 64 --sparse-recent-tokens 16)
-  if [ ! -x "${run[0]}" ]; then
-    echo "skipped: runs with KV in host memory, since the bundle has no sluice"
+  if [ ! -x "${run[0]}" ] || [ ! -x "${run[0]}-lab" ]; then
+    echo "skipped: runs with KV in host memory, since the bundle has no sluice or no sluice-lab"
     return
   fi
   sanitized "$1" "offload, full" "${run[@]}" "${short[@]}" --device-bytes 0
@@ -135,7 +135,7 @@ sanitize_offload() {
     --sparse-policy full+quest
   sanitized "$1" "offload, hot pages" "${run[@]}" "${short[@]}" "${pages[@]}" \
     --device-bytes 256K --sparse-policy full+quest
-  sanitized "$1" "offload, speculation" "$bundle/bin/sluice" bench speculative \
+  sanitized "$1" "offload, speculation" "$bundle/bin/sluice-lab" speculative \
     "$SLUICE_SOURCE_DIR/models/needle" --lengths 320 --counts 4 --accept 80 --decode-tokens 12 \
     --repeats 1 --block-size 16 --num-kv-slots 2 --kv-slot-blocks 4 --kv-device-bytes 256K \
     --max-num-batched-tokens 16 --prefill-chunk-tokens 16 "${pages[@]}"
@@ -166,7 +166,7 @@ case "$mode" in
     command -v compute-sanitizer >/dev/null ||
       fail "no compute-sanitizer here; it is in the CUDA toolkit"
     for tool in $tools; do
-      for name in $(selected test '^(ops|device)$'); do
+      for name in $(selected test '^(ops|device|lab)$'); do
         if [ "$tool" = racecheck ] && [[ " $with_large_products " == *" $name "* ]]; then
           echo "skipped: racecheck $name, since cuBLAS's kernels crash under racecheck"
           continue

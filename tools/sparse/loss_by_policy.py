@@ -11,7 +11,7 @@ Controls stand between the policies. A *window* chooses nothing: the first tile 
 about as many tiles as the policies beside it visit. It is `sampled` with a coverage that these tiles always
 hold. A policy that is no better than it does not choose. The *best tiles* are as many as those of a window,
 by the softmax mass of 16 true rows of 128 and without columns: they hold as much mass as the tiles with the
-most true mass (`sluice bench recall`), so they are nearly an oracle. The engine has no true one, which would
+most true mass (`sluice-lab recall`), so they are nearly an oracle. The engine has no true one, which would
 need all rows before it chooses; the document has one from outside.
 
 Usage: python tools/sparse/loss_by_policy.py --model DIR --text FILE    (with the package sluice)

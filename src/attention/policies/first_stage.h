@@ -1,7 +1,7 @@
 // The first of two stages by which long contexts are scored: which tiles it keeps (ADR 0019).
 //
 // The true rows of the second stage score means of 16 keys, in all tiles; a quarter of the tiles is
-// then scored key by key. Used by sampled and by `sluice bench recall`. Thread rule: pure
+// then scored key by key. Used by sampled and by `sluice-lab recall`. Thread rule: pure
 // functions.
 #pragma once
 

@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/lists/replayed_lists.h"
-#include "cli/commands.h"
 #include "cli/engine_session.h"
+#include "cli/exit_codes.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "engine/plan/engine_plan.h"
 
 namespace sluice::cli {
 namespace {
@@ -176,9 +176,8 @@ void run_prompt(LlmEngine& engine, const KvRow& row, int32_t run) {
   }
 }
 
-// The policies of a row. The first row of decode is the one after the prompt.
 std::unique_ptr<PolicyPair> policies_of(const KvRow& row) {
-  return replaying_policies(row.engine, row.replay, row.work.prompt_tokens);
+  return row.own_policies ? row.own_policies(row.engine) : make_policies(row.engine);
 }
 
 // Consecutive runs of every row, each row's in one engine.
@@ -277,9 +276,9 @@ LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& mo
     const MemoryPlan plan = plan_memory(row.engine);
     // `inspect` would print the same plan; peak_cell compares the run with it.
     row.planned_device_bytes = static_cast<double>(plan.device_used_bytes());
-    if (row.replay) {
-      row.planned_device_bytes += static_cast<double>(
-          replay_bytes(row.engine, model, plan.block_size, *row.replay, row.work.prompt_tokens));
+    if (row.own_policy_bytes) {
+      row.planned_device_bytes +=
+          static_cast<double>(row.own_policy_bytes(row.engine, plan.block_size));
     }
     if (!plan.fits) row.does_not_fit = plan.remedy;
   }

@@ -1,18 +1,20 @@
 // Runs one prompt length with one KV configuration: loads an engine, warms up and measures by
 // phase. Rows take turns, so that ratios between them are ratios of the same time of the run.
 //
-// Used by `sluice bench offload` and `sluice bench sparse`, whose rows are such runs. Thread rule:
+// Used by `sluice bench offload` and `sluice-lab sparse`, whose rows are such runs. Thread rule:
 // main thread, with no other load.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "attention/replay/recorded_lists.h"
+#include "attention/policy_pair.h"
 #include "cli/bench/link.h"
 #include "sluice/engine_options.h"
 #include "sluice/inspect.h"
@@ -64,11 +66,13 @@ struct KvResult {
 
 // One row of a benchmark: its configuration and, after the run, its result.
 struct KvRow {
-  std::string policy = {};  // the configuration's name, in `bench sparse`
+  std::string policy = {};  // the configuration's name, in `sluice-lab sparse`
   EngineOptions engine;
   KvWork work;
-  // Decode reads these in place of the pages that its policy chooses; null: none. Outlives the row.
-  const RecordedLists* replay = nullptr;
+  // Policies in place of those that the options name; empty: those.
+  std::function<std::unique_ptr<PolicyPair>(const EngineOptions&)> own_policies = {};
+  // Device memory that they take beside the plan's; empty: none. Called before anything is loaded.
+  std::function<size_t(const EngineOptions&, int32_t block_tokens)> own_policy_bytes = {};
   std::optional<KvResult> result;
   double planned_device_bytes = 0;  // device memory of the plan, as `sluice inspect` prints it
   std::string does_not_fit;         // the reason and remedy if there is no result
@@ -86,8 +90,8 @@ void size_for_one_request(int64_t longest, const ModelSummary& model, EngineOpti
 // first: a machine that becomes slower or faster changes all rows alike. Planning all first means
 // that contradictory options end the command before a measurement. A row that does not fit is
 // skipped and says why. The link is measured before and after, without an engine; returns the
-// larger rates. Errors: kInvalidArgument, those of check_replay included, and those of LLM except
-// kDoesNotFit; Interrupted.
+// larger rates. Errors: kInvalidArgument, those of own_policy_bytes included, and those of LLM
+// except kDoesNotFit; Interrupted.
 LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& model);
 
 // kExitDoesNotFit if no row has a result, else kExitOk.

@@ -1,8 +1,8 @@
 // Measures the link between host and device: the bound of every transfer.
 //
-// Used by `sluice bench transfer`, `offload` and `sparse`, in the run whose transfers they bound,
-// and by `sluice doctor`. On the CPU device the "link" is one thread that copies memory. Thread
-// rule: main thread, with no other load.
+// Used by `sluice bench offload` and `sluice-lab transfer` and `sparse`, in the run whose transfers
+// they bound, and by `sluice doctor`. On the CPU device the "link" is one thread that copies
+// memory. Thread rule: main thread, with no other load.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,16 @@ struct LinkMemory {
 
   LinkMemory(Device& on, size_t num_bytes);
   size_t num_bytes() const { return host.size_bytes(); }
+};
+
+// Device, memory and streams of measurements of transfers.
+struct TransferBench {
+  Device& device;
+  const LinkMemory& memory;
+  Stream& up;    // host to device
+  Stream& down;  // device to host
+  int32_t repeats = 0;
+  size_t copy_run_bytes = 0;  // the threshold that an engine would choose (transfer_choice.h)
 };
 
 // Bytes per second of large copies, by the host's clock.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "cli/units.h"
 #include "ops/pages/copy_blocks.h"
 
 namespace sluice::cli {
@@ -68,21 +67,6 @@ std::vector<RunLength> measure_run_lengths(const TransferBench& bench) {
     lengths.push_back(measure_run_length(bench, run_bytes));
   }
   return lengths;
-}
-
-void measure_runs(const TransferBench& bench, std::vector<Transfer>* results) {
-  for (const RunLength& length : measure_run_lengths(bench)) {
-    const auto add = [&](const char* way, const Spread& rate) {
-      results->push_back({.group = "scattered runs",
-                          .row = format_bytes(static_cast<double>(length.run_bytes)),
-                          .way = way,
-                          .unit_bytes = length.run_bytes,
-                          .bytes_per_second = rate,
-                          .bound = &LinkRates::to_device});
-    };
-    add("H2D copies", length.by_copies);
-    add("H2D kernel", length.by_kernel);
-  }
 }
 
 // From the longest run down to the first at which copies are slower.

@@ -1,13 +1,13 @@
 // Compares copies and a kernel for scattered runs of host memory, by length of run.
 //
-// Used by `sluice bench transfer`, which prints the rates, and by `sluice doctor`, which stores the
+// Used by `sluice-lab transfer`, which prints the rates, and by `sluice doctor`, which stores the
 // threshold derived from them. Thread rule: main thread, with no other load.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
-#include "cli/bench/transfer.h"
+#include "cli/bench/link.h"
 
 namespace sluice::cli {
 

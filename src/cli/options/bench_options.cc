@@ -1,4 +1,4 @@
-// Declares the options of all subcommands of bench, and sets defaults that differ from the
+// Declares the options of the subcommands of bench, and sets defaults that differ from the
 // engine's.
 #include "cli/options/bench_options.h"
 
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/options/option_groups.h"
 #include "cli/options/option_rows.h"
@@ -16,56 +15,12 @@
 namespace sluice::cli {
 namespace {
 
-// --bytes of bench transfer, which is no engine option.
-constexpr OptionFacts kTransferBytes = {.name = "bytes",
-                                        .kind = OptionKind::kBytes,
-                                        .min = 1,
-                                        .max = kMaxKvBytes,
-                                        .unset_from = 0,
-                                        .when_unset = "512M on a GPU, 64M on a CPU",
-                                        .help = "pinned memory to copy, 32M or more"};
-
-// The default mode of benchmarks. `auto` would let the memory of the machine decide where KV lives,
-// and results of two machines could not be compared.
-constexpr KvOffload kMeasured = KvOffload::kOff;
-
-// A comma-separated list of token counts, each from `min` on; replaces the default.
-template <typename T>
-void token_list(OptionSet& set, std::string_view name, std::string help, std::vector<T>* list,
-                int64_t min) {
-  set.value(name, "LIST", std::move(help), [=](std::string_view source, std::string_view value) {
-    list->clear();
-    for (const std::string& item : split_list(source, value)) {
-      list->push_back(static_cast<T>(parse_token_count(source, item, min, kMaxTokens)));
-    }
-  });
-}
-
-// A comma-separated list of whole numbers in [min, max]; replaces the default.
-void integer_list(OptionSet& set, std::string_view name, std::string help,
-                  std::vector<int32_t>* list, int64_t min, int64_t max) {
-  set.value(name, "LIST", std::move(help), [=](std::string_view source, std::string_view value) {
-    list->clear();
-    for (const std::string& item : split_list(source, value)) {
-      list->push_back(static_cast<int32_t>(parse_integer(source, item, min, max)));
-    }
-  });
-}
-
 // A mode of KV offload. 'auto' is refused, since a row measures one mode.
 KvOffload read_mode(std::string_view source, const std::string& text) {
   for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}) {
     if (text == kv_offload_name(mode)) return mode;
   }
   fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of off, chunked, layerwise", source, text);
-}
-
-ServeScenario read_scenario(std::string_view source, std::string_view text) {
-  for (size_t i = 0; i < kServeScenarioNames.size(); ++i) {
-    if (text == kServeScenarioNames[i]) return static_cast<ServeScenario>(i);
-  }
-  fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of {}", source, text,
-       fmt::join(kServeScenarioNames, ", "));
 }
 
 // Options of bench decode and bench prefill.
@@ -80,36 +35,6 @@ void declare_bench(OptionSet& set, BenchCommand* bench) {
   set.group("Output");
   set.set_flag("--json", "print JSON", &bench->json);
   declare_timeline(set, &bench->engine);
-  declare_engine(set, &bench->engine);
-  declare_gpu_lock(set, &bench->gpu_lock);
-}
-
-// Options of bench offload and bench sparse; their own configurations follow.
-void declare_kv_work(OptionSet& set, BenchKvCommand* bench) {
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  token_list(set, "--lengths", "tokens of the prompts (4K)", &bench->lengths, 1);
-  set.tokens("--decode-tokens", "tokens to generate after each (16)", &bench->decode_tokens, 2,
-             kMaxInt32);
-  set.integer(
-      "--repeats",
-      fmt::format("measurements after one to warm up; 0 measures the first ({})", bench->repeats),
-      &bench->repeats, 0, 1000);
-  declare_seed(set, &bench->engine);
-  set.group("Configurations, each a row (left out: the option's own value)");
-  set.value("--modes", "LIST", "of --kv-offload (off,chunked,layerwise)",
-            [=](std::string_view source, std::string_view value) {
-              bench->modes.clear();
-              for (const std::string& item : split_list(source, value)) {
-                bench->modes.push_back(read_mode(source, item));
-              }
-            });
-}
-
-// Declared last, so that --help shows it after the configurations.
-void declare_kv_output(OptionSet& set, BenchKvCommand* bench) {
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
   declare_engine(set, &bench->engine);
   declare_gpu_lock(set, &bench->gpu_lock);
 }
@@ -162,31 +87,20 @@ void declare(OptionSet& set, BenchThroughputCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
-// Dummy weights, as in bench throughput, whose work the first scenario does. Defaults that depend
-// on the scenario are in the help alone.
+// Dummy weights and the work of bench throughput.
 void declare(OptionSet& set, BenchServeCommand* bench) {
   bench->engine.kv.offload = kMeasured;
   bench->engine.load_format = LoadFormat::kDummy;
   declare_model_word(set, &bench->engine);
   set.group("Work");
-  set.value("--scenario", "NAME", "streams, beside, shared, cancel, answer or mixed (streams)",
-            [=](std::string_view source, std::string_view value) {
-              bench->scenario = read_scenario(source, value);
-            });
   set.text("--url", "URL", "a running server, which nothing else uses: http://127.0.0.1:8000",
            &bench->url);
   set.text("--uds", "PATH", "a running server by its unix domain socket", &bench->uds);
-  set.integer("--num-requests", "streams 256, shared 8, mixed 10000", &bench->num_requests, 1,
-              1000000);
-  set.tokens("--least-tokens", "of a prompt and of an answer: streams 100, mixed 4",
-             &bench->least_tokens, 1, kMaxTokens);
-  set.tokens("--most-tokens", "of a prompt and of an answer: streams 1024, mixed 64",
-             &bench->most_tokens, 1, kMaxTokens);
-  set.tokens("--prompt-tokens", "of the long prompt: beside 8K, shared 31K, cancel 8K",
-             &bench->prompt_tokens, 1, kMaxTokens);
-  set.tokens("--output-tokens", "of the answer: beside 700, answer 32000", &bench->output_tokens,
-             16, kMaxTokens);
-  set.integer("--concurrency", "requests at a time: mixed 32", &bench->concurrency, 1, 4096);
+  set.integer("--num-requests", "requests, all at once (256)", &bench->num_requests, 1, 1000000);
+  set.tokens("--least-tokens", "of a prompt and of an answer (100)", &bench->least_tokens, 1,
+             kMaxTokens);
+  set.tokens("--most-tokens", "of a prompt and of an answer (1024)", &bench->most_tokens, 1,
+             kMaxTokens);
   set.integer("--repeats", "rounds; median and spread are shown (3)", &bench->repeats, 1, 1000);
   set.integer("--http-threads", "of the server (2)", &bench->http_threads, 1, 64);
   declare_seed(set, &bench->engine);
@@ -196,37 +110,43 @@ void declare(OptionSet& set, BenchServeCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
-// No model: only a device and an amount of memory.
-void declare(OptionSet& set, BenchTransferCommand* bench) {
+void declare_kv_work(OptionSet& set, BenchKvCommand* bench) {
+  declare_model_word(set, &bench->engine);
   set.group("Work");
-  add_option(set, kDeviceRow, &bench->engine);
-  add_option(set, kTransferBytes, [=](const std::optional<OptionValue>& value) {
-    bench->num_bytes.reset();
-    if (value) bench->num_bytes = static_cast<size_t>(std::get<int64_t>(*value));
-  });
-  set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
-              1000);
+  token_list(set, "--lengths", "tokens of the prompts (4K)", &bench->lengths, 1);
+  set.tokens("--decode-tokens", "tokens to generate after each (16)", &bench->decode_tokens, 2,
+             kMaxInt32);
+  set.integer(
+      "--repeats",
+      fmt::format("measurements after one to warm up; 0 measures the first ({})", bench->repeats),
+      &bench->repeats, 0, 1000);
+  declare_seed(set, &bench->engine);
+  set.group("Configurations, each a row (left out: the option's own value)");
+  set.value("--modes", "LIST", "of --kv-offload (off,chunked,layerwise)",
+            [=](std::string_view source, std::string_view value) {
+              bench->modes.clear();
+              for (const std::string& item : split_list(source, value)) {
+                bench->modes.push_back(read_mode(source, item));
+              }
+            });
+}
+
+void declare_kv_output(OptionSet& set, BenchKvCommand* bench) {
   set.group("Output");
   set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
-// No model: only a directory and sizes.
-void declare(OptionSet& set, BenchStoreCommand* bench) {
-  set.positional("DIR", "a directory on the disk to measure",
-                 [=](std::string_view, std::string_view value) { bench->dir = value; });
-  set.group("Work");
-  set.value("--block-bytes", "SIZE", "KV of a block (56M)",
-            [=](std::string_view source, std::string_view value) {
-              bench->block_bytes = parse_byte_size(source, value);
-            });
-  set.integer("--blocks", "blocks of a pass; all lie in memory (8)", &bench->num_blocks, 1,
-              1 << 16);
-  set.integer("--readers", "reads in flight (4)", &bench->num_readers, 1, 1024);
-  set.integer("--repeats", "measurements; median and spread are shown (3)", &bench->repeats, 1,
-              1000);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
+// A comma-separated list of whole numbers in [min, max]; replaces the default.
+void integer_list(OptionSet& set, std::string_view name, std::string help,
+                  std::vector<int32_t>* list, int64_t min, int64_t max) {
+  set.value(name, "LIST", std::move(help), [=](std::string_view source, std::string_view value) {
+    list->clear();
+    for (const std::string& item : split_list(source, value)) {
+      list->push_back(static_cast<int32_t>(parse_integer(source, item, min, max)));
+    }
+  });
 }
 
 // Every list varies one option of the engine. 0 in the lists of chunks, slot blocks and block sizes
@@ -247,135 +167,6 @@ void declare(OptionSet& set, BenchOffloadCommand* bench) {
               }
             });
   declare_kv_output(set, bench);
-}
-
-// Two repeats, so that every row is measured in both orders.
-void declare(OptionSet& set, BenchSparseCommand* bench) {
-  bench->engine.load_format = LoadFormat::kDummy;
-  bench->engine.kv.device_bytes = 0;  // no resident blocks: all sealed KV is transferred
-  bench->repeats = 2;
-  declare_kv_work(set, bench);
-  declare_policies(set, "of --sparse-policy, compared with full", &bench->policies);
-  token_list(set, "--budgets", "tokens that decode reads: its top-k, a window's newest",
-             &bench->budgets, 1);
-  set.text("-f,--file", "FILE", "text of the prompts, with --load-format auto (random ids)",
-           &bench->file);
-  set.text("--replay", "FILE", "page lists for Quest's decode, of bench overlap --record (its own)",
-           &bench->replay);
-  declare_kv_output(set, bench);
-}
-
-// The values of sinks and window are the defaults of quest, set here because the command needs
-// them.
-void declare(OptionSet& set, BenchOverlapCommand* bench) {
-  bench->engine.kv.offload = kMeasured;
-  bench->engine.sparse.policy = "full+quest";
-  bench->engine.sparse.sink_tokens = 16;
-  bench->engine.sparse.recent_tokens = 64;
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  token_list(set, "--lengths", "tokens of text before the first step (8K)", &bench->lengths, 1);
-  token_list(set, "--budgets", "tokens chosen by score, each a table (256,512,1K,2K)",
-             &bench->budgets, 1);
-  set.integer("--steps", "decode steps that are compared, after 16 to warm up (64)", &bench->steps,
-              1, 1000000);
-  set.text("-f,--file", "FILE", "text to decode along (DIR/haystack.txt)", &bench->file);
-  set.text("--record", "FILE", "write the page lists of these steps, for bench sparse --replay",
-           &bench->record);
-  declare_seed(set, &bench->engine);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
-  declare_engine(set, &bench->engine);
-  declare_gpu_lock(set, &bench->gpu_lock);
-}
-
-// KV in host memory and a sparse draft: the work that speculation is for. All sealed KV is
-// transferred.
-void declare(OptionSet& set, BenchSpeculativeCommand* bench) {
-  bench->engine.load_format = LoadFormat::kDummy;
-  bench->engine.kv.offload = KvOffload::kChunked;
-  bench->engine.kv.device_bytes = 0;
-  bench->engine.sparse.policy = "full+quest";
-  bench->engine.speculative.method = SpeculativeMethod::kSparse;
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  token_list(set, "--lengths", "tokens of the prompts (4K)", &bench->lengths, 1);
-  set.tokens("--decode-tokens", "tokens to generate in a run (64)", &bench->decode_tokens, 2,
-             kMaxInt32 / 2);
-  set.integer("--repeats", "runs of each row, half of them in reversed order (2)", &bench->repeats,
-              1, 1000);
-  set.text("-f,--file", "FILE", "text of the prompts, with --load-format auto (DIR/haystack.txt)",
-           &bench->file);
-  set.text("--replay", "FILE",
-           "page lists for drafts by Quest, of bench overlap --record (its own)", &bench->replay);
-  static_assert(kSamplingRows[0].facts.name == "temperature");
-  add_option(set, kSamplingRows[0], &bench->sampling);
-  declare_seed(set, &bench->engine);
-  set.group("Configurations, each a row");
-  integer_list(set, "--counts", "tokens of a draft (4,8,16)", &bench->counts, 1, kMaxDraftTokens);
-  integer_list(set, "--accept", "random weights: percent of drafts to accept (80,90,95)",
-               &bench->acceptances, 0, 100);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
-  declare_engine(set, &bench->engine);
-  declare_gpu_lock(set, &bench->gpu_lock);
-}
-
-// Real weights: random ones spread their attention over everything.
-void declare(OptionSet& set, BenchRecallCommand* bench) {
-  bench->engine.kv.offload = kMeasured;
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  set.value("--text", "FILE", "a text, may be repeated: each is read alone (DIR/haystack.txt)",
-            [=](std::string_view, std::string_view value) { bench->texts.emplace_back(value); });
-  set.tokens("--length", "most tokens of a text (8K, or all that the model has)", &bench->length, 2,
-             kMaxTokens);
-  set.tokens("--beyond", "rows before this position are not measured (2K)", &bench->beyond, 0,
-             kMaxTokens);
-  set.integer("--query-tiles", "128 rows each, measured in a text and chosen by hash; 0: all (16)",
-              &bench->query_tiles, 0, 1 << 20);
-  integer_list(set, "--densities", "percent of the tiles that a query tile sees (5,10,20)",
-               &bench->densities, 1, 99);
-  integer_list(set, "--coverages", "percent of the mass asked for (90,95)", &bench->coverages, 1,
-               99);
-  declare_seed(set, &bench->engine);
-  set.group("Output");
-  set.set_flag("--json", "print JSON, with every layer and head", &bench->json);
-  set.text("--svg", "FILE", "also draw the mass captured at each density", &bench->svg);
-  set.text("--masks", "FILE", "also draw the mass of a layer beside the tiles of policies",
-           &bench->masks);
-  set.value("--masks-layer", "N", "the layer, from 0 on (the middle one)",
-            [=](std::string_view source, std::string_view value) {
-              bench->masks_layer = static_cast<int32_t>(parse_integer(source, value, 0, 1 << 16));
-            });
-  set.integer("--masks-head", "its KV head, from 0 on (0)", &bench->masks_head, 0, 1 << 16);
-  declare_policies(set, "of --sparse-policy, whose prefill --masks draws", &bench->policies);
-  declare_engine(set, &bench->engine);
-  declare_gpu_lock(set, &bench->gpu_lock);
-}
-
-// No engine options: the tokenizer runs without one.
-void declare(OptionSet& set, BenchTokenizerCommand* bench) {
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  add_option(set, kModelRow, &bench->engine);
-  set.text("-f,--file", "FILE", "text to encode (DIR/haystack.txt)", &bench->file);
-  set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
-              1000);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
-}
-
-// Real weights by default, since reading them is what is measured.
-void declare(OptionSet& set, BenchLoadCommand* bench) {
-  bench->engine.kv.offload = kMeasured;
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  set.integer("--repeats", "loads; median and spread are shown (5)", &bench->repeats, 1, 1000);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
-  declare_engine(set, &bench->engine);
-  declare_gpu_lock(set, &bench->gpu_lock);
 }
 
 }  // namespace sluice::cli

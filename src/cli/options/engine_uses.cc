@@ -1,8 +1,6 @@
 // Which options each kind of work needs, and why they are refused without it.
 #include "cli/options/engine_uses.h"
 
-#include <algorithm>
-
 #include "cli/options/check_parts.h"
 #include "core/error.h"
 #include "core/option_check.h"
@@ -37,7 +35,7 @@ void refuse(Unused what, const EngineOptions& engine, const Given& given) {
     case Unused::kAudit:
       return refuse_given(given, {"--sparse-audit"},
                           "this command does not show what the audit measures; `sluice run -v`, "
-                          "`run --json`, `bench sparse` and `sluice-eval needle` do");
+                          "`run --json`, `sluice-eval needle` and `sluice-lab sparse` do");
     case Unused::kNoPrefixes:
       return refuse_given(given, {"--no-prefix-caching"},
                           "runs of a prompt share its KV here; leave it out");
@@ -56,13 +54,9 @@ void refuse_unused(const EngineOptions& engine, const Given& given,
   for (const Unused what : unused) refuse(what, engine, given);
 }
 
-void refuse_engine_options(const Given& given, std::initializer_list<std::string_view> kept,
-                           const std::string& why) {
+void refuse_engine_options(const Given& given, const std::string& why) {
   const auto refuse_all = [&](const auto& rows) {
-    for (const auto& row : rows) {
-      const std::string name = long_option(row.facts);
-      if (std::ranges::find(kept, name) == kept.end()) refuse_given(given, {name.c_str()}, why);
-    }
+    for (const auto& row : rows) refuse_given(given, {long_option(row.facts).c_str()}, why);
   };
   refuse_all(kEngineOptionRows);
   refuse_all(kKvOptionRows);

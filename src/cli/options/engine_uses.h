@@ -30,10 +30,9 @@ enum class Unused {
 void refuse_unused(const EngineOptions& engine, const Given& given,
                    std::initializer_list<Unused> unused);
 
-// Refuses every option of the engine but those of `kept`, as for a server that runs elsewhere.
+// Refuses every option of the engine, as for a server that runs elsewhere.
 // Errors: kInvalidArgument, "--device is given, but <why>".
-void refuse_engine_options(const Given& given, std::initializer_list<std::string_view> kept,
-                           const std::string& why);
+void refuse_engine_options(const Given& given, const std::string& why);
 
 // Refuses options of a part of the engine that is off: of a KV store without its directory, of
 // speculation without a method, of n-grams with a method that looks for none. Errors:

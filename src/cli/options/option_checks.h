@@ -5,9 +5,8 @@
 // `--kv-offload off` looks like offload and is none; with `auto`, the default, all sizes may
 // matter, and the plan warns of those that did not. tests/cli/option_uses_test.cc looks at every
 // command and every option. Exceptions: options that depend on the machine (--enforce-eager,
-// --gpu-lock,
-// --kv-copy-bytes without a GPU), so that one command line serves every machine; sampling options
-// beside --temperature 0; and sizes in `bench offload` and `bench sparse`, which measure several
+// --gpu-lock, --kv-copy-bytes without a GPU), so that one command line serves every machine;
+// sampling options beside --temperature 0; and sizes in `bench offload`, which measures several
 // configurations. Thread rule: pure functions.
 #pragma once
 
@@ -35,15 +34,9 @@ void check(BenchDecodeCommand* bench, const Given& given);
 void check(BenchPrefillCommand* bench, const Given& given);
 void check(BenchThroughputCommand* bench, const Given& given);
 void check(BenchServeCommand* bench, const Given& given);
-void check(BenchTransferCommand* bench, const Given& given);
-void check(BenchStoreCommand* bench, const Given& given);
 void check(BenchOffloadCommand* bench, const Given& given);
-void check(BenchSparseCommand* bench, const Given& given);
-void check(BenchOverlapCommand* bench, const Given& given);
-void check(BenchSpeculativeCommand* bench, const Given& given);
-void check(BenchRecallCommand* bench, const Given& given);
-void check(BenchTokenizerCommand* bench, const Given& given);
-void check(BenchLoadCommand* bench, const Given& given);
+// What every benchmark that compares ways to keep KV checks.
+void check_kv_work(BenchKvCommand* bench, const Given& given);
 
 // Adds a warning if all of several prompts are single words, as in `sluice run -m DIR Tell me a
 // story`: the quotes are probably missing.

@@ -4,7 +4,6 @@
 // given as SLUICE_<NAME>; the command line wins. Thread rule: values only.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -161,27 +160,17 @@ struct BenchThroughputCommand {
   bool gpu_lock = false;
 };
 
-// What cli/bench/serve/scenario.h has a function for each of.
-enum class ServeScenario { kStreams, kBeside, kShared, kCancel, kAnswer, kMixed };
-inline constexpr std::array<std::string_view, 6> kServeScenarioNames = {
-    "streams", "beside", "shared", "cancel", "answer", "mixed"};
-
-// `sluice bench serve`: a server of this process, or a running one, under one kind of load. What is
-// empty has a default of the scenario.
+// `sluice bench serve`: a server of this process, or a running one, under many streams.
 struct BenchServeCommand {
   BenchServeCommand() { engine.max_stall_ms = kServeMaxStallMs; }
 
-  EngineOptions engine;  // for a running server only the options that say what it promises
-  ServeScenario scenario = ServeScenario::kStreams;
-  std::string url;  // of a running server
-  std::string uds;  // its socket instead
-  std::optional<int32_t> num_requests;
-  std::optional<int64_t> prompt_tokens;
-  std::optional<int64_t> output_tokens;
-  int32_t least_tokens = 100;  // range of the length of a prompt, and of an answer; check sets
-  int32_t most_tokens = 1024;  // those of the scenario
-  int32_t concurrency = 32;    // requests at a time
-  int32_t repeats = 3;         // rounds
+  EngineOptions engine;  // for a running server only those that bound its requests
+  std::string url;       // of a running server
+  std::string uds;       // its socket instead
+  int32_t num_requests = 256;
+  int32_t least_tokens = 100;  // range of the length of a prompt, and of an answer
+  int32_t most_tokens = 1024;
+  int32_t repeats = 3;  // rounds
   int32_t http_threads = 2;
   bool json = false;
   bool gpu_lock = false;
@@ -189,26 +178,7 @@ struct BenchServeCommand {
   bool is_running_server() const { return !url.empty() || !uds.empty(); }
 };
 
-// `sluice bench transfer`: needs no model.
-struct BenchTransferCommand {
-  EngineOptions engine;             // only the device
-  std::optional<size_t> num_bytes;  // empty: by device
-  int32_t repeats = 5;
-  bool json = false;
-  bool gpu_lock = false;
-};
-
-// `sluice bench store`: needs no model.
-struct BenchStoreCommand {
-  std::string dir;                        // of the file system to measure
-  size_t block_bytes = size_t{56} << 20;  // a block of 1,024 tokens of Qwen2.5-7B
-  int32_t num_blocks = 8;
-  int32_t num_readers = 4;  // reads in flight
-  int32_t repeats = 3;
-  bool json = false;
-};
-
-// Options that `sluice bench offload` and `sluice bench sparse` share.
+// Options of `sluice bench offload`, and of others that compare ways to keep KV (lab/options.h).
 struct BenchKvCommand {
   EngineOptions engine;
   std::vector<int64_t> lengths = {4096};  // tokens of the prompts
@@ -226,75 +196,6 @@ struct BenchOffloadCommand : BenchKvCommand {
   std::vector<int32_t> slot_blocks;
   std::vector<int32_t> block_sizes;
   std::vector<size_t> device_bytes;
-};
-
-// Every policy with every budget in every mode, beside the policy "full".
-struct BenchSparseCommand : BenchKvCommand {
-  std::vector<std::string> policies = {kComparedPolicies.begin(), kComparedPolicies.end()};
-  std::vector<int32_t> budgets;  // tokens that decode selects; empty: the policy's own
-  std::string file;              // text of the prompts; "": random ids
-  std::string replay;            // page lists that decode reads; "": those that it chooses
-};
-
-// `sluice bench overlap`: every length with every budget.
-struct BenchOverlapCommand {
-  EngineOptions engine;
-  std::vector<int64_t> lengths = {8192};  // tokens before the first decode step
-  std::vector<int32_t> budgets;           // as above
-  int32_t steps = 64;                     // decode steps that are compared
-  std::string file;                       // text; "": the model's haystack.txt
-  std::string record;                     // a file for the page lists; "": none
-  bool json = false;
-  bool gpu_lock = false;
-};
-
-// `sluice bench speculative`: plain decode, and drafts of every length with every acceptance.
-struct BenchSpeculativeCommand {
-  EngineOptions engine;
-  std::vector<int64_t> lengths = {4096};            // tokens of the prompts
-  int32_t decode_tokens = 64;                       // of a run
-  int32_t repeats = 2;                              // runs of a row
-  std::vector<int32_t> counts = {4, 8, 16};         // tokens of a draft
-  std::vector<int32_t> acceptances = {80, 90, 95};  // percent, with random weights
-  std::string file;                                 // text; "": the model's haystack.txt
-  std::string replay;                               // lists that drafts read; "": their own
-  SamplingParams sampling = {.temperature = 0};     // of the text, with the model's weights
-  bool json = false;
-  bool gpu_lock = false;
-};
-
-// `sluice bench recall`: one prefill of each text, with full attention.
-struct BenchRecallCommand {
-  EngineOptions engine;
-  std::vector<std::string> texts;  // files; empty: the model's haystack.txt
-  std::optional<int64_t> length;   // most tokens of a text; empty: 8K, if the model has them
-  int64_t beyond = 2048;           // rows before it are not measured
-  std::vector<int32_t> densities = {5, 10, 20};  // percent of a query tile's tiles
-  std::vector<int32_t> coverages = {90, 95};     // percent of the mass that is asked for
-  int32_t query_tiles = 16;                      // measured in each text; 0: all
-  std::string svg;                               // a file for the picture; "": none
-  std::string masks;                             // a file for the picture of masks; "": none
-  std::optional<int32_t> masks_layer;            // that it shows; empty: the middle one
-  int32_t masks_head = 0;                        // a KV head
-  // Policies that it shows: their prefill halves.
-  std::vector<std::string> policies = {kComparedPolicies.begin() + 1, kComparedPolicies.end()};
-  bool json = false;
-  bool gpu_lock = false;
-};
-
-struct BenchTokenizerCommand {
-  EngineOptions engine;
-  std::string file;  // text; "": the model's haystack.txt
-  int32_t repeats = 5;
-  bool json = false;
-};
-
-// `sluice bench load`: each repeat loads the model anew.
-struct BenchLoadCommand {
-  EngineOptions engine;
-  int32_t repeats = 5;
-  bool json = false;
-  bool gpu_lock = false;
 };
 
 }  // namespace sluice::cli

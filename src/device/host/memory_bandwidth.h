@@ -1,6 +1,6 @@
 // Measures the read bandwidth of this machine's DRAM, the bound of decoding on the CPU device.
 //
-// Used by bench/ and by `sluice bench` and `sluice doctor`. Thread rule: one caller at a time;
+// Used by lab/kernels and by `sluice bench` and `sluice doctor`. Thread rule: one caller at a time;
 // other work on the machine lowers the number.
 #pragma once
 

@@ -1,8 +1,7 @@
 // The arithmetic of page selection: bounds of keys, scores from them, lists from scores.
 //
 // Used by attention/policies. Three ops, because policies combine them differently: Quest uses all
-// three, Streaming only the last. A fourth puts recorded pages into lists (attention/replay), for
-// benchmarks on random weights. Everything stays on the device; the host never reads the lists.
+// three, Streaming only the last. Everything stays on the device; the host never reads the lists.
 // Tables (batch, kv_begin, kv_end, block_table, block_ids) are written as in
 // ops/attention/attention.h: never by a kernel. Thread rule: enqueue only.
 #pragma once
@@ -117,25 +116,5 @@ struct SelectPagesArgs {
 // wait for an event of it.
 // Errors: a list without room is an asynchronous error that names the list.
 void select_pages(Stream& stream, const SelectPagesArgs& args);
-
-struct ReplayPagesArgs {
-  TensorView recorded;  // i32 [num_list_heads, num_steps, top_pages]: each ascending, of the pages
-                        // that the rule chooses among for the row at first_pos
-  int32_t first_pos = 0;  // position of the row that gets step 0
-  TensorView kv_end;      // i32 [num_seqs]: the sequence's last row is at kv_end - 1
-  PageRule rule;          // by which `pages` were made
-  PageList pages;         // of select_pages; page_ids is written
-};
-
-// Of each sequence whose last row r is at first_pos or later, the entries of all lists that the
-// rule takes by score become those of step (r - first_pos) mod num_steps. Sinks, recent pages and
-// counts stay. The step is read on the device, so that a graph replays another one at each launch.
-// Shapes: recorded.top_pages is rule.top_pages; pages has num_list_heads lists of a row each
-// (q_page_tokens 0, num_q_pages 1) with room for sinks and top_pages.
-// Types: i32 tables and ids.
-// Aliasing: `pages` overlaps nothing.
-// Order: after select_pages, in stream order.
-// Errors: those of every op (ops/ops.h); first_pos before the rule's threshold is a failed check.
-void replay_pages(Stream& stream, const ReplayPagesArgs& args);
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // Softmax mass of tokens and tiles in double precision, and how much of it a choice holds.
 //
-// Used by `sluice bench recall` as the truth that estimators are compared with, and by the
+// Used by `sluice-lab recall` as the truth that estimators are compared with, and by the
 // reference and the tests of audit_mass. Thread rule: pure functions.
 #pragma once
 

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "cli/bench/serve/completion.h"
 #include "cli/engine_session.h"
 #include "cli/serve/serve.h"
 #include "core/error.h"
@@ -82,7 +83,7 @@ BenchServer::BenchServer(const BenchServeCommand& command, const EngineOptions& 
     return;
   }
   client_ = std::make_unique<LoadClient>(running_server(command));
-  counts();  // fails here if no server answers
+  fetch(*client_, "/metrics");  // fails here if no server answers
 }
 
 BenchServer::~BenchServer() = default;

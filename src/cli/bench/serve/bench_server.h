@@ -1,7 +1,7 @@
 // BenchServer: the server that `sluice bench serve` measures, and a client of it.
 //
 // Either a server of this process, made as `sluice serve` makes it, on a unix domain socket; or a
-// running one that --url or --uds names. Used by the scenarios. Thread rule: main thread, but the
+// running one that --url or --uds names. Used by streams.cc. Thread rule: main thread, but the
 // client, which any thread may use.
 #pragma once
 
@@ -10,7 +10,6 @@
 #include <string>
 
 #include "cli/bench/serve/load_client.h"
-#include "cli/bench/serve/server_counts.h"
 #include "cli/options/options.h"
 #include "server/app/sluice_server.h"
 #include "service/engine_service.h"
@@ -51,7 +50,6 @@ class BenchServer {
   ~BenchServer();
 
   LoadClient& client() { return *client_; }
-  ServerCounts counts() { return fetch_counts(*client_); }
 
   // Of a server of this process; null, or empty, for a running one. The service shows what a client
   // cannot see, such as steps.

@@ -58,42 +58,7 @@ std::vector<AnswerBody::Event> read_events(const Payload& payload) {
   return events;
 }
 
-// The text of a choice, whose index may be seen for the first time.
-std::string& grown(std::vector<std::string>& texts, size_t index) {
-  if (texts.size() <= index) texts.resize(index + 1);
-  return texts[index];
-}
-
-// Of a chunk or of a whole answer. Returns how many tokens its choices have, or empty if none has
-// text or tokens.
-std::optional<int64_t> take_choices(const nlohmann::json& json, Completion& completion) {
-  std::optional<int64_t> num_tokens;
-  for (const nlohmann::json& choice : json.value("choices", nlohmann::json::array())) {
-    const size_t index = choice.at("index").get<size_t>();
-    const std::string text = choice.value("text", "");
-    grown(completion.texts, index) += text;
-    std::string& reason = grown(completion.finish_reasons, index);
-    if (choice.at("finish_reason").is_string()) reason = choice.at("finish_reason");
-    const bool has_ids = choice.contains("token_ids") && choice.at("token_ids").is_array();
-    if (text.empty() && !has_ids) continue;
-    const int64_t num_ids = has_ids ? std::ssize(choice.at("token_ids")) : 0;
-    num_tokens = num_tokens.value_or(0) + num_ids;
-  }
-  return num_tokens;
-}
-
-// Both may be missing: progress comes during the prompt, the usage at the end.
-void take_usage(const nlohmann::json& json, Completion& completion) {
-  if (json.contains("prompt_progress")) {
-    completion.num_processed = json.at("prompt_progress").at("processed").get<int64_t>();
-  }
-  if (!json.contains("usage") || !json.at("usage").is_object()) return;
-  const nlohmann::json& usage = json.at("usage");
-  completion.num_cached = usage.at("prompt_tokens_details").at("cached_tokens").get<int64_t>();
-  completion.num_generated = usage.at("completion_tokens").get<int64_t>();
-}
-
-// The errors of a whole answer and of a stream have the same form.
+// The errors of a refusal and of a stream have the same form.
 void take_error(const nlohmann::json& json, Completion& completion) {
   if (!json.contains("error")) return;
   completion.fault = json.at("error").value("message", "an error without a message");
@@ -109,9 +74,10 @@ void take_stream(const AnswerBody& body, Completion& completion) {
     }
     const nlohmann::json json = nlohmann::json::parse(event.data);
     take_error(json, completion);
-    take_usage(json, completion);
-    if (const auto num_tokens = take_choices(json, completion)) {
-      completion.arrivals.push_back({event.time, *num_tokens});
+    for (const nlohmann::json& choice : json.value("choices", nlohmann::json::array())) {
+      const std::string text = choice.value("text", "");
+      completion.text += text;
+      if (!text.empty()) completion.arrivals.push_back(event.time);
     }
   }
   completion.is_whole = is_done && completion.fault.empty();
@@ -121,21 +87,17 @@ void take_stream(const AnswerBody& body, Completion& completion) {
 
 // Parameters that the server would take from generation_config.json are given.
 std::string completion_json(const CompletionRequest& request) {
-  nlohmann::json json = {{"prompt", request.prompt},
-                         {"max_tokens", request.max_tokens},
-                         {"seed", request.seed},
-                         {"n", request.n},
-                         {"temperature", kBenchTemperature},
-                         {"top_p", 1},
-                         {"top_k", 0},
-                         {"min_p", 0},
-                         {"repetition_penalty", 1},
-                         {"ignore_eos", true},
-                         {"stream", request.stream}};
-  if (request.stream) json["stream_options"] = {{"include_usage", true}};
-  if (request.return_token_ids) json["return_token_ids"] = true;
-  if (request.return_progress) json["return_progress"] = true;
-  return json.dump();
+  return nlohmann::json{{"prompt", request.prompt},
+                        {"max_tokens", request.max_tokens},
+                        {"seed", request.seed},
+                        {"temperature", kBenchTemperature},
+                        {"top_p", 1},
+                        {"top_k", 0},
+                        {"min_p", 0},
+                        {"repetition_penalty", 1},
+                        {"ignore_eos", true},
+                        {"stream", true}}
+      .dump();
 }
 
 // The head is that of our own server, so its fields are found by their exact text.
@@ -175,11 +137,7 @@ Completion read_completion(const ReceivedAnswer& answer) {
   if (!body.events.empty()) {
     take_stream(body, completion);
   } else if (answer.is_whole && !body.text.empty()) {
-    const nlohmann::json json = nlohmann::json::parse(body.text);
-    take_error(json, completion);
-    take_usage(json, completion);
-    take_choices(json, completion);
-    completion.is_whole = body.status == 200;
+    take_error(nlohmann::json::parse(body.text), completion);
   }
   return completion;
 }
@@ -190,10 +148,6 @@ Completion wait_for_completion(const LoadRequest& request, std::string_view what
   if (completion.is_whole) return completion;
   fail(ErrorCode::kIo, "{} was not answered in full: status {}, {}", what, completion.status,
        completion.fault.empty() ? "the stream was cut" : completion.fault);
-}
-
-Completion complete(LoadClient& client, const CompletionRequest& request, std::string_view what) {
-  return wait_for_completion(client.post(kCompletionsPath, completion_json(request)), what);
 }
 
 }  // namespace sluice::cli

@@ -1,7 +1,7 @@
 // Requests of completions as JSON, and their answers from what a LoadClient received.
 //
-// Used by the scenarios of `sluice bench serve`, before and after what they measure. Thread rule:
-// values and free functions.
+// Used by `sluice bench serve`, before and after what it measures. Thread rule: values and free
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,14 @@ inline constexpr std::string_view kCompletionsPath = "/v1/completions";
 // Sampled at a usual temperature, since sampling is part of a server's work.
 inline constexpr float kBenchTemperature = 0.6f;
 
-// A prompt of ids, sampled; the answer has exactly max_tokens.
+// A prompt of ids, sampled; the answer is a stream of exactly max_tokens.
 struct CompletionRequest {
   std::vector<int32_t> prompt;
   int64_t max_tokens = 1;
   int64_t seed = 0;
-  int32_t n = 1;
-  bool stream = true;
-  bool return_token_ids = false;  // counts the tokens of each event; costs bytes
-  bool return_progress = false;
 };
 
-// Asks for the usage at the end of a stream, and turns off what a model's generation_config.json
+// Turns off what a model's generation_config.json
 // would change: the answer is that of LLM::generate with the same temperature, length and seed.
 std::string completion_json(const CompletionRequest& request);
 
@@ -50,35 +46,23 @@ AnswerBody read_body(const ReceivedAnswer& answer);
 // other than 200.
 std::string fetch(LoadClient& client, std::string_view path);
 
-// What an answer of /v1/completions says, whether stream or body.
+// What a stream of /v1/completions says.
 struct Completion {
-  // Tokens that came with one event.
-  struct Arrival {
-    LoadTime time;
-    int64_t num_tokens = 0;  // 0 without return_token_ids
-  };
   int status = 0;
-  std::string fault;                        // the server's message, or that of the connection
-  bool is_whole = false;                    // with its end, and without an error in its stream
-  LoadTime sent, last_byte;                 // of what has come
-  std::vector<std::string> texts;           // by choice
-  std::vector<std::string> finish_reasons;  // by choice
-  std::vector<Arrival> arrivals;            // events with text or tokens
-  int64_t num_processed = 0;                // of the prompt, by the last progress
-  int64_t num_cached = 0;                   // of the prompt, by the usage
-  int64_t num_generated = 0;                // by the usage
+  std::string fault;         // the server's message, or that of the connection
+  bool is_whole = false;     // with its end, and without an error in its stream
+  LoadTime sent, last_byte;  // of what has come
+  std::string text;
+  std::vector<LoadTime> arrivals;  // of events with text
 
-  // Of the first event with tokens, after the request was sent. REQUIRES: there is one.
-  double first_token_seconds() const { return seconds_between(sent, arrivals.front().time); }
-  // Of the whole answer. That of one token ends directly after it, and the token may have no text.
-  double whole_seconds() const { return seconds_between(sent, last_byte); }
+  // Of the first event with text, after the request was sent. REQUIRES: there is one.
+  double first_token_seconds() const { return seconds_between(sent, arrivals.front()); }
 };
 // Also of an answer that has not ended: `is_whole` is then false. Cost: a JSON document for each
 // event. Errors: what the JSON reader throws for an event that is none.
 Completion read_completion(const ReceivedAnswer& answer);
 
-// Sends and waits. Errors: kIo that names `what` if the answer is not whole.
-Completion complete(LoadClient& client, const CompletionRequest& request, std::string_view what);
+// Waits. Errors: kIo that names `what` if the answer is not whole.
 Completion wait_for_completion(const LoadRequest& request, std::string_view what);
 
 }  // namespace sluice::cli

@@ -2,7 +2,6 @@
 // which the client's thread runs until none is open.
 #include "cli/bench/serve/load_client.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <condition_variable>
@@ -36,7 +35,6 @@ using SystemError = boost::system::error_code;
 
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr std::string_view kLastChunk = "0\r\n\r\n";
-constexpr std::string_view kEventEnd = "\n\n";
 constexpr std::string_view kLengthField = "Content-Length: ";
 constexpr std::chrono::milliseconds kInterruptPoll{100};
 
@@ -71,34 +69,16 @@ class LoadConnection : public std::enable_shared_from_this<LoadConnection> {
   }
 
   // Wakes up now and then for Ctrl-C, whose handler cannot notify.
-  template <typename Condition>
-  void wait_until(const Condition& holds) {
+  void wait() {
+    const auto has_ended = [this] { return has_ended_; };
     std::unique_lock lock(mutex_);
-    while (!holds() && !changed_.wait_for(lock, kInterruptPoll, holds)) {
+    while (!has_ended() && !changed_.wait_for(lock, kInterruptPoll, has_ended)) {
       if (interrupted()) throw Interrupted();
     }
   }
-  void wait() {
-    wait_until([this] { return has_ended_; });
-  }
-  bool wait_for_events(size_t num_events) {
-    wait_until([&] { return has_ended_ || num_events_ >= num_events; });
-    const std::lock_guard lock(mutex_);
-    return num_events_ >= num_events;
-  }
 
-  void leave(LoadRequest::Leaving how) {
-    asio::post(*io_, [self = shared_from_this(), how] { self->close(how); });
-    wait();
-  }
   // On the client's thread.
-  void close(LoadRequest::Leaving how) {
-    SystemError ignored;
-    if (how == LoadRequest::Leaving::kReset) {
-      socket_.set_option(asio::socket_base::linger(true, 0), ignored);
-    }
-    end({});
-  }
+  void close() { end({}); }
 
   ReceivedAnswer received() const {
     const std::lock_guard lock(mutex_);
@@ -128,14 +108,11 @@ class LoadConnection : public std::enable_shared_from_this<LoadConnection> {
   // Whether the answer is complete.
   bool take(size_t size) {
     const std::lock_guard lock(mutex_);
-    const size_t before = answer_.bytes.size();
     answer_.bytes.append(piece_.data(), size);
     answer_.pieces.push_back({LoadClock::now(), answer_.bytes.size()});
     if (body_at_ == 0 && !find_body()) return false;
-    count_events(std::max(before, body_at_ + 1) - 1);
     answer_.is_whole = body_bytes_ ? answer_.bytes.size() >= body_at_ + *body_bytes_
                                    : answer_.bytes.ends_with(kLastChunk);
-    changed_.notify_all();
     return answer_.is_whole;
   }
 
@@ -153,16 +130,7 @@ class LoadConnection : public std::enable_shared_from_this<LoadConnection> {
     return true;
   }
 
-  // From one byte before the new ones: an end may be cut between two pieces.
-  void count_events(size_t at) {
-    const std::string_view bytes = answer_.bytes;
-    for (at = bytes.find(kEventEnd, at); at != bytes.npos; at = bytes.find(kEventEnd, at)) {
-      ++num_events_;
-      at += kEventEnd.size();
-    }
-  }
-
-  // Once: a client may leave at the moment at which the answer ends.
+  // Once: the client may end at the moment at which the answer ends.
   void end(std::string fault) {
     SystemError ignored;
     socket_.close(ignored);
@@ -185,7 +153,6 @@ class LoadConnection : public std::enable_shared_from_this<LoadConnection> {
   ReceivedAnswer answer_;
   size_t body_at_ = 0;  // 0: the head is not complete
   std::optional<size_t> body_bytes_;
-  size_t num_events_ = 0;
   bool has_ended_ = false;
 };
 
@@ -220,12 +187,6 @@ LoadRequest::LoadRequest(std::shared_ptr<LoadConnection> connection)
 
 void LoadRequest::wait() const { connection_->wait(); }
 
-bool LoadRequest::wait_for_events(size_t num_events) const {
-  return connection_->wait_for_events(num_events);
-}
-
-void LoadRequest::leave(Leaving how) const { connection_->leave(how); }
-
 ReceivedAnswer LoadRequest::received() const { return connection_->received(); }
 
 // Owns the thread, and what all connections share.
@@ -240,7 +201,7 @@ class LoadClient::Impl {
   ~Impl() {
     asio::post(*io_, [open = open_] {
       const LoadConnection::Set all = *open;
-      for (LoadConnection* connection : all) connection->close(LoadRequest::Leaving::kFin);
+      for (LoadConnection* connection : all) connection->close();
     });
     guard_.reset();
     thread_.join();

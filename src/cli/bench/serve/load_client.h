@@ -1,8 +1,8 @@
 // LoadClient: many HTTP requests at once, each on a connection of its own, as a load on a server.
 //
 // One thread moves the bytes of all connections. It notes when each piece came and finds the ends
-// of events and answers, and no more: texts and JSON are read after the measurement
-// (completion.h). Used by the scenarios of `sluice bench serve`. Thread rule: any thread may call
+// of answers, and no more: texts and JSON are read after the measurement
+// (completion.h). Used by `sluice bench serve`. Thread rule: any thread may call
 // any member at any time; the destructor overlaps with no other call.
 #pragma once
 
@@ -43,7 +43,7 @@ struct ReceivedAnswer {
   std::string bytes;
   std::vector<Piece> pieces;
   bool is_whole = false;  // to the end that its head announces
-  std::string fault;      // why the connection ended before; empty if this side has left
+  std::string fault;      // why the connection ended before; empty if this side closed it
 };
 
 class LoadConnection;
@@ -55,14 +55,6 @@ class LoadRequest {
 
   // Waits for the end of the answer or of the connection. Errors: Interrupted on Ctrl-C.
   void wait() const;
-  // Waits until this many events of a stream have come; false if it ended with fewer. Comments
-  // count. Errors: Interrupted on Ctrl-C.
-  bool wait_for_events(size_t num_events) const;
-
-  // Closes the connection, if it is open. Returns when it is closed.
-  enum class Leaving { kFin, kReset };
-  void leave(Leaving how) const;
-
   // A copy of what has come so far. Cost: linear in the answer, and the client's thread waits for
   // it if it reads this answer meanwhile.
   ReceivedAnswer received() const;

@@ -1,7 +1,7 @@
 // The work of many requests at once: random lengths, random prompts.
 //
-// Shared by `sluice bench throughput` and the scenarios of `sluice bench serve`, which then do the
-// same work. Thread rule: values and free functions.
+// Shared by `sluice bench throughput` and `sluice bench serve`, which then do the same work. Thread
+// rule: values and free functions.
 #pragma once
 
 #include <cstdint>

@@ -1,18 +1,22 @@
-// Scenario streams: what HTTP costs when many streams decode at once.
+// sluice bench serve: what HTTP costs when many streams decode at once. Runs on the main thread.
 //
 // Three ways of the same work: LLM::generate, as in `bench throughput`; the service, whose sinks
 // drop what they get; and HTTP. The difference of the first two is the service's, that of the last
 // two the server's and, on a CPU device, that of the cores that server and client take.
+#include <algorithm>
 #include <ctime>
 #include <latch>
 #include <memory>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/bench/serve/bench_server.h"
+#include "cli/bench/serve/completion.h"
+#include "cli/bench/serve/quantile.h"
 #include "cli/bench/serve/request_sizes.h"
-#include "cli/bench/serve/scenario.h"
+#include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
 #include "cli/table.h"
@@ -78,7 +82,7 @@ GenerateWork seeded_work(const std::vector<RequestSize>& sizes, int32_t vocab_si
 // of lengths, so that it meets the same sizes of batches.
 StreamsWork make_streams_work(const BenchServeCommand& command) {
   StreamsWork work{.vocab_size = prompt_vocab_size(command), .engine = command.engine};
-  work.sizes = draw_sizes({.num_requests = command.num_requests.value_or(256),
+  work.sizes = draw_sizes({.num_requests = command.num_requests,
                            .least_tokens = command.least_tokens,
                            .most_tokens = command.most_tokens,
                            .seed = static_cast<uint64_t>(command.engine.seed) + 1});
@@ -157,13 +161,13 @@ Run run_server(BenchServer& server, const GenerateWork& work) {
   LoadTime last = start;
   for (const LoadRequest& request : requests) {
     const Completion completion = wait_for_completion(request, "a stream");
-    const std::vector<Completion::Arrival>& arrivals = completion.arrivals;
-    run.texts.push_back(completion.texts.at(0));
+    const std::vector<LoadTime>& arrivals = completion.arrivals;
+    run.texts.push_back(completion.text);
     last = std::max(last, completion.last_byte);
     if (arrivals.empty()) continue;  // an answer whose tokens have no text
     run.first_token_seconds.push_back(completion.first_token_seconds());
     for (size_t i = 1; i < arrivals.size(); ++i) {
-      run.gap_seconds.push_back(seconds_between(arrivals[i - 1].time, arrivals[i].time));
+      run.gap_seconds.push_back(seconds_between(arrivals[i - 1], arrivals[i]));
     }
   }
   run.seconds = seconds_between(start, last);
@@ -174,6 +178,15 @@ Run run_server(BenchServer& server, const GenerateWork& work) {
 // warm-up's.
 uint64_t seed_of(const BenchServeCommand& command, int32_t round) {
   return static_cast<uint64_t>(command.engine.seed) + static_cast<uint64_t>(round) * 65536;
+}
+
+// Calls both, in an order that changes with each round: a drift of the machine's speed then does
+// not favour one of them.
+template <typename A, typename B>
+void alternate(int32_t round, const A& a, const B& b) {
+  if (round % 2 == 0) a();
+  b();
+  if (round % 2 == 1) a();
 }
 
 // Each side loads the model for itself: two engines at once would need the memory of both.
@@ -230,6 +243,11 @@ nlohmann::ordered_json way_json(const Way& way) {
 nlohmann::ordered_json quantiles_json(const std::vector<double>& values) {
   if (values.empty()) return nullptr;
   return {{"p50", quantile(values, 0.5)}, {"p99", quantile(values, 0.99)}};
+}
+
+// "1.8 ms", "2.31 s".
+std::string short_seconds(double seconds) {
+  return seconds < 1 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
 }
 
 std::string quantiles_text(const std::vector<double>& values) {
@@ -289,19 +307,38 @@ nlohmann::ordered_json streams_json(const StreamsWork& work, const Streams& stre
   return json;
 }
 
-}  // namespace
-
 // Rounds load the model anew, which takes longer than a small form of the work itself.
-ScenarioReport bench_streams(const BenchServeCommand& command) {
-  const StreamsWork work = make_streams_work(command);
+Streams measure_streams(const BenchServeCommand& command, const StreamsWork& work) {
   Streams streams;
   ProgressLine line("measuring streams");
   for (int32_t round = 0; round < command.repeats; ++round) {
     line.update(static_cast<double>(round) / command.repeats);
     measure_round(command, work, round, &streams);
   }
-  line.clear();
-  return {.text = streams_text(streams), .json = streams_json(work, streams)};
+  return streams;
+}
+
+// The model of a running server is not known here.
+std::string subject(const BenchServeCommand& command) {
+  if (!command.url.empty()) return command.url;
+  if (!command.uds.empty()) return command.uds;
+  return model_name(command.engine.model) + describe_weights(command.engine);
+}
+
+}  // namespace
+
+// Poor numbers are results, too: the status is 0 unless something failed.
+int bench_serve(const BenchServeCommand& command) {
+  const StreamsWork work = make_streams_work(command);
+  const Streams streams = measure_streams(command, work);
+  nlohmann::ordered_json json = {{"bench", "serve"},
+                                 {"scenario", "streams"},
+                                 {"subject", subject(command)},
+                                 {"repeats", command.repeats}};
+  json.update(streams_json(work, streams));
+  write_bench(command.json, std::move(json), machine_name(command.engine),
+              fmt::format("serve streams, {}\n{}", subject(command), streams_text(streams)));
+  return kExitOk;
 }
 
 }  // namespace sluice::cli
