@@ -25,6 +25,19 @@ Executor::Executor(PolicyPair& policies, const KvLayout& layout)
       decode_rule_(policies.rule(Phase::kDecode, layout.block)),
       verify_rule_(policies.rule(Phase::kVerify, layout.block)) {}
 
+AttentionArgs Executor::args_of(const LayerInput& input, const AttentionBatch& batch,
+                                const KeyRun& run, const Selection& selection) {
+  return {.q = input.q,
+          .out = input.out,
+          .scale = input.scale,
+          .batch = batch,
+          .kv = run.kv,
+          .kv_begin = run.kv_begin,
+          .kv_end = run.kv_end,
+          .block_table = run.block_table,
+          .selection = selection};
+}
+
 // Whether to ask the policy. A list of all pages gives the same bits as no list, and costs time.
 bool Executor::selects(const AttentionPass& pass) const {
   const SelectionRule& rule = this->rule(pass.phase);
@@ -67,8 +80,7 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
     score_windows(stream, pass, part, ask);
   }
   const Selection selection = policies_.of(pass.phase).select(stream, ask);
-  SLUICE_CHECK(!selection.pages.present() || !selection.mask.present(), "two selections");
-  if (MassAudit* audit = policies_.audit(); audit && selection.mask.present()) {
+  if (MassAudit* audit = policies_.audit(); audit && masked_in(selection)) {
     audit->begin_walk(part.first_seq, policies_.of(pass.phase).audited_rows(ask));
   }
   return selection;
@@ -76,7 +88,7 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
 
 // The audit comes first, since the output may overwrite the queries.
 void Executor::attend_keys(Stream& stream, const AttentionArgs& args) {
-  if (MassAudit* audit = policies_.audit(); audit && args.mask.present()) {
+  if (MassAudit* audit = policies_.audit(); audit && masked_in(args.selection)) {
     audit->visit(stream, args);
   }
   attention(stream, args);

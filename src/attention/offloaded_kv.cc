@@ -315,7 +315,6 @@ void OffloadedKv::view_arrays(AttentionPass& pass) {
   pass.kv_begin = device_.kv_begin;
   pass.block_table = device_.block_table;
   pass.block_ids = device_.block_ids;
-  pass_.slot_table = device_.slot_table.reshape({1, device_.slot_table.dim(0)});
   pass_.slot_begin = device_.slot_begin;
   pass_.history_begin = device_.history_begin;
   pass_.block_places = device_.block_places.dim(1) > 0 ? device_.block_places : TensorView{};

@@ -61,7 +61,6 @@ struct OffloadedPass {
   // i32 [num_seqs, max_places]: PlaceIds of the sequence's blocks, or -1; absent if not needed.
   TensorView block_places;
   TensorView history_begin;  // i32 [num_seqs]: 0
-  TensorView slot_table;     // i32 [1, slot_blocks]: 0, 1, 2, ...
   TensorView slot_begin;     // i32 [max_slotfuls]: i * (tokens of a slot)
 };
 

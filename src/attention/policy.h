@@ -95,14 +95,6 @@ struct SelectInput {
   TensorView block_ids;  // i32 [num_seqs, max_ids], as in WrittenKv
 };
 
-// The result of a selection: page lists, or a tile mask with or without columns, or neither:
-// everything. Never both.
-struct Selection {
-  PageList pages;
-  TileMask mask;
-  TileColumns columns;
-};
-
 // KV tiles of the tile masks of one layer, of all list heads, in all selections since `initialize`.
 struct TileCounts {
   int64_t num_set = 0;

@@ -124,8 +124,8 @@ class PolicyRig {
   std::vector<PageIds> lists(Phase phase, const std::vector<Span>& spans,
                              int32_t layer = kLayers - 1) {
     const Selection selection = select(phase, spans, layer);
-    if (selection.mask.present()) return lists_of(selection.mask, spans[0]);
-    const PageList& pages = selection.pages;
+    if (const MaskedTiles* tiles = masked_in(selection)) return lists_of(tiles->mask, spans[0]);
+    const PageList& pages = std::get<PageList>(selection);
     page_tokens_ = pages.page_tokens;
     std::vector<PageIds> result;
     for (size_t s = 0; s < spans.size(); ++s) {
@@ -149,7 +149,8 @@ class PolicyRig {
     std::vector<PageIds> row_lists;
     TileColumns columns;
     if (rule(phase).selects()) {
-      columns = select(phase, spans).columns;
+      const Selection selection = select(phase, spans);
+      if (const MaskedTiles* tiles = masked_in(selection)) columns = tiles->columns;
       row_lists = lists(phase, spans);
     }
     std::vector<double> out;

@@ -74,7 +74,7 @@ class ScopedPolicy final : public Policy {
       const WriteTiles work = write_tiles(input, {0, static_cast<int32_t>(input.span.num_rows)});
       as_cpu(stream).submit("scoped_select", [work](ThreadTeam&) { work.run(); });
     }
-    return {.pages = {}, .mask = {.bits = lists_.bits, .first_q_tile = 0}};
+    return MaskedTiles{.mask = {.bits = lists_.bits, .first_q_tile = 0}, .columns = {}};
   }
 
  private:

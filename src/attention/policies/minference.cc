@@ -163,7 +163,9 @@ void MInferencePolicy::choose(Stream& stream, const SelectInput& input, const Ti
 
 Selection MInferencePolicy::select(Stream& stream, const SelectInput& input) {
   Selection selection = TilePolicy::select(stream, input);
-  if (selection.mask.present()) selection.columns = columns_.columns_of(input);
+  if (auto* tiles = std::get_if<MaskedTiles>(&selection)) {
+    tiles->columns = columns_.columns_of(input);
+  }
   return selection;
 }
 
