@@ -81,7 +81,8 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
   }
   const Selection selection = policies_.of(pass.phase).select(stream, ask);
   if (MassAudit* audit = policies_.audit(); audit && masked_in(selection)) {
-    audit->begin_walk(part.first_seq, policies_.of(pass.phase).audited_rows(ask));
+    const TileScorer* scorer = policies_.of(pass.phase).tile_scorer();
+    audit->begin_walk(part.first_seq, scorer ? scorer->audited_rows(ask) : TileRows{});
   }
   return selection;
 }
@@ -98,30 +99,31 @@ Executor::KeyVisits Executor::key_visits(LayerId layer, const PrefillSpan& span)
   SelectInput input;
   input.layer = layer;
   input.span = span;
-  const Policy& policy = policies_.of(Phase::kPrefill);
-  const int64_t rows = policy.window_rows(input);
+  const TileScorer* scorer = policies_.of(Phase::kPrefill).tile_scorer();
+  const int64_t rows = scorer ? scorer->window_rows(input) : 0;
   if (rows == 0) return {};
   return {.num_windows = (span.num_rows + rows - 1) / rows,
-          .first_walk = policy.first_walk(input),
-          .num_walks = policy.num_walks()};
+          .first_walk = scorer->first_walk(input),
+          .num_walks = scorer->num_walks()};
 }
 
 // Windows outermost, since scores of one window only are kept.
 void Executor::score_windows(Stream& stream, const AttentionPass& pass, const PassPart& part,
                              const SelectInput& input) {
-  Policy& policy = policies_.of(pass.phase);
-  const int64_t window_rows = policy.window_rows(input);
+  TileScorer* scorer = policies_.of(pass.phase).tile_scorer();
+  if (scorer == nullptr) return;
+  const int64_t window_rows = scorer->window_rows(input);
   for (int64_t first = 0; window_rows > 0 && first < input.span.num_rows; first += window_rows) {
     const int64_t count = std::min(window_rows, input.span.num_rows - first);
     const TileRows window{static_cast<int32_t>(first), static_cast<int32_t>(count)};
-    for (int32_t walk = policy.first_walk(input); walk < policy.num_walks(); ++walk) {
+    for (int32_t walk = scorer->first_walk(input); walk < scorer->num_walks(); ++walk) {
       for_each_key_run(stream, pass, part, {input.layer, walk}, [&](KeyRun run) {
         run.walk = walk;
-        policy.score(stream, input, window, run);
+        scorer->score(stream, input, window, run);
       });
-      policy.end_walk(stream, input, window, walk);
+      scorer->end_walk(stream, input, window, walk);
     }
-    policy.choose(stream, input, window);
+    scorer->choose(stream, input, window);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <span>
 
 #include "attention/policy_pair.h"
+#include "attention/tile_scorer.h"
 #include "core/ids.h"
 #include "ops/attention/attention.h"
 

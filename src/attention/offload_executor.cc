@@ -91,7 +91,8 @@ void OffloadExecutor::end_pass() {
 
 // Whether a walk of the prefill policy reads single tokens, so that it loads nothing.
 bool OffloadExecutor::copies_columns(int32_t walk) const {
-  return policies().of(Phase::kPrefill).copies_columns(walk);
+  const TileScorer* scorer = policies().of(Phase::kPrefill).tile_scorer();
+  return scorer != nullptr && scorer->copies_columns(walk);
 }
 
 // Writes the loads of a pass over `history` to loads_, in the order in which its layers use them,

@@ -178,7 +178,7 @@ int64_t expect_selected(const Case& test) {
   const Span prompt{0, 0, test.num_tokens};
   rig.run(Phase::kPrefill, {prompt});
   int64_t num_counted = 0, num_set = 0;
-  for (const TileCounts& counts : rig.policies().of(Phase::kPrefill).tile_counts()) {
+  for (const TileCounts& counts : rig.policies().of(Phase::kPrefill).tile_scorer()->tile_counts()) {
     num_counted += counts.num_set;
   }
   const HeadProfile profile = read_head_profile(test.profile);

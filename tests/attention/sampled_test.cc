@@ -178,11 +178,11 @@ TEST(Sampled, PassesBeforeTwoStagesWalkTheKeysOnce) {
   for (const int32_t columns : {0, 50}) {
     const auto policies =
         make_policies("sampled+full", bare({.two_stage_tokens = 1000, .column_tokens = columns}));
-    const Policy& policy = policies->of(Phase::kPrefill);
+    const TileScorer& scorer = *policies->of(Phase::kPrefill).tile_scorer();
     const auto num_walks = [&](int64_t first_pos, int64_t num_rows) {
       SelectInput input;
       input.span = {.first_pos = first_pos, .num_rows = num_rows, .prompt_end = 4096};
-      return policy.num_walks() - policy.first_walk(input);
+      return scorer.num_walks() - scorer.first_walk(input);
     };
     const int32_t one_stage = columns == 0 ? 1 : 3;
     EXPECT_EQ(num_walks(0, 1024), one_stage) << "its last tile begins at 896";

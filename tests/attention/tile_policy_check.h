@@ -111,7 +111,7 @@ inline void expect_dense_where_asked(const std::string& policy, SparseOptions op
 inline void expect_counts(const std::string& policy, const SparseOptions& options) {
   PolicyRig rig(make_policies(policy + "+full", options), kMaskTileTokens);
   rig.run(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
-  const auto counts = rig.policies().of(Phase::kPrefill).tile_counts();
+  const auto counts = rig.policies().of(Phase::kPrefill).tile_scorer()->tile_counts();
   ASSERT_EQ(counts.size(), static_cast<size_t>(PolicyRig::kLayers));
   const int64_t visible = PolicyRig::kKvHeads * (1 + 8) * 8 / 2;
   for (const TileCounts& layer : counts) {
