@@ -104,7 +104,7 @@ void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
   const int64_t num_tokens = kv.num_tokens();
   if (!executor_.gathers(phase_)) {
     for (HistoryBlocks& blocks : history_of(phase_, kv, num_tokens)) {
-      pass_.history.push_back({{std::move(blocks)}, seq_index, {}, {}, {}});
+      pass_.history.push_back(HistoryRun::of(std::move(blocks), seq_index));
     }
     return;
   }
@@ -199,7 +199,7 @@ void OffloadedKv::prefetch(const ExpectNext& expect_next) {
     Phase phase = next.is_verify ? Phase::kVerify : Phase::kDecode;
     if (next.num_sealed_tokens < next.kv->prefill_tokens()) phase = Phase::kPrefill;
     for (HistoryBlocks& blocks : history_of(phase, *next.kv, next.num_sealed_tokens)) {
-      history.push_back({{std::move(blocks)}, seq_index, {}, {}, {}});
+      history.push_back(HistoryRun::of(std::move(blocks), seq_index));
     }
   }
   executor_.expect_next(std::move(history), spans);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "attention/policy.h"
@@ -34,6 +35,14 @@ struct HistoryBlocks {
 
 // A run of one sequence's history. The same for every layer.
 struct HistoryRun : HistoryBlocks {
+  // Without the arrays, which follow when the pass has been planned.
+  static HistoryRun of(HistoryBlocks blocks, int32_t seq_index) {
+    HistoryRun run;
+    static_cast<HistoryBlocks&>(run) = std::move(blocks);
+    run.seq_index = seq_index;
+    return run;
+  }
+
   int32_t seq_index = 0;   // of the pass
   TensorView kv_begin;     // i32 [1]: position of the first token
   TensorView kv_end;       // i32 [1]
