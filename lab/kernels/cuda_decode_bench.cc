@@ -162,7 +162,7 @@ void run_lists(Workbench& bench, double copy_rate) {
        {std::pair(16, 2048), {16, 8192}, {64, 8192}, {16, 32768}, {16, 131072}}) {
     const DecodeShape shape{.num_seqs = 1, .num_tokens = 131072, .group = 4};
     DecodeCalls calls(bench, shape);
-    calls.args().pages =
+    calls.args().selection =
         random_lists(bench, 8, shape.num_tokens, page_tokens, listed_tokens / page_tokens);
     const double time = bench.seconds(calls.num_sets(), [&](int i) { calls.enqueue(bench, i); });
     const double rate = static_cast<double>(shape.bytes_per_token()) * listed_tokens / time;
@@ -182,11 +182,13 @@ void run_gathered_lists(Workbench& bench, double copy_rate) {
     const DecodeShape shape{.num_seqs = 1, .num_tokens = num_tokens, .group = 4};
     DecodeCalls calls(bench, shape);
     AttentionArgs& args = calls.args();
-    args.pages = random_lists(bench, 8, num_tokens, kPageTokens, kListedTokens / kPageTokens);
-    args.pages.gathered = true;
-    args.pages.source_block_tokens = kBlockTokens;
+    const GatheredPages pages{
+        .list = random_lists(bench, 8, num_tokens, kPageTokens, kListedTokens / kPageTokens),
+        .places = {},
+        .source_block_tokens = kBlockTokens};
+    args.selection = pages;
     args.kv.shape.block_tokens = kPageTokens;
-    args.kv.num_blocks = args.pages.num_entries;
+    args.kv.num_blocks = pages.list.num_entries;
     args.kv.stride_bytes = args.kv.shape.block_bytes();
     std::byte* const base = args.kv.base;
     const size_t listed_bytes = args.kv.stride_bytes * args.kv.num_blocks;

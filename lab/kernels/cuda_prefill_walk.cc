@@ -179,17 +179,18 @@ void PrefillWalk::make_lists() {
   const int64_t heads = lists_->num_heads();
   const int64_t q_pages = lists_->num_q_pages();
   const ListTable::Entries all = lists_->entries(0, lists_->num_q_pages());
-  args_.pages = {.page_ids = bench_.tensor(all.ids, {1, heads, q_pages, all.width}),
-                 .page_count = bench_.tensor(all.counts, {1, heads, q_pages}),
-                 .page_tokens = shape_.lists.page_tokens,
-                 .q_page_tokens = shape_.lists.q_page_tokens};
+  args_.selection = PageList{.page_ids = bench_.tensor(all.ids, {1, heads, q_pages, all.width}),
+                             .page_count = bench_.tensor(all.counts, {1, heads, q_pages}),
+                             .page_tokens = shape_.lists.page_tokens,
+                             .q_page_tokens = shape_.lists.q_page_tokens};
 }
 
 void PrefillWalk::make_mask() {
   const int64_t q_tiles = lists_->num_q_pages();
   const std::vector<int32_t> words = mask_words(0, lists_->num_q_pages());
   const auto num_words = std::ssize(words) / (lists_->num_heads() * q_tiles);
-  args_.mask.bits = bench_.tensor(words, {1, lists_->num_heads(), q_tiles, num_words});
+  args_.selection.emplace<MaskedTiles>().mask.bits =
+      bench_.tensor(words, {1, lists_->num_heads(), q_tiles, num_words});
 }
 
 // Columns are copies of random keys and values, not of those at their positions.
@@ -209,7 +210,7 @@ void PrefillWalk::make_columns() {
       positions.insert(positions.end(), static_cast<size_t>(width), 0);
     }
   }
-  args_.columns = {
+  std::get<MaskedTiles>(args_.selection).columns = {
       .positions = bench_.tensor(positions, {lists_->num_heads(), num_segments, width}),
       .count = bench_.tensor(counts, {lists_->num_heads(), num_segments}),
       .kv = bench_.tensor(DType::kBF16,
@@ -219,7 +220,7 @@ void PrefillWalk::make_columns() {
 
 // The columns, for the host.
 TileColumns PrefillWalk::columns_on_host() {
-  const TileColumns& from = args_.columns;
+  const TileColumns& from = masked_in(args_.selection)->columns;
   TileColumns columns = from;
   columns.positions =
       to_host(bench_, from.positions)
@@ -259,7 +260,7 @@ TileMask PrefillWalk::mask_of_row(int32_t row) {
 PageList PrefillWalk::lists_of_row(int32_t row) {
   const int64_t heads = lists_->num_heads();
   const ListTable::Entries one = lists_->entries(row / shape_.lists.q_page_tokens, 1);
-  PageList pages = args_.pages;
+  PageList pages = *listed_in(args_.selection);
   pages.page_ids = host_integers(bench_, one.ids).reshape({1, heads, 1, one.width});
   pages.page_count = host_integers(bench_, one.counts).reshape({1, heads, 1});
   return pages;
@@ -274,9 +275,11 @@ void PrefillWalk::add_row_error(int32_t row, double& difference, double& norm) {
                 .first_pos = host_integers(bench_, {shape_.num_tokens - shape_.num_rows + row}),
                 .max_rows = 1,
                 .max_kv_tokens = shape_.num_tokens};
-  if (args_.pages.present()) host.pages = lists_of_row(row);
-  if (args_.mask.present()) host.mask = mask_of_row(row);
-  if (args_.columns.present()) host.columns = columns_on_host();
+  if (listed_in(args_.selection)) host.selection = lists_of_row(row);
+  if (auto* tiles = std::get_if<MaskedTiles>(&host.selection)) {
+    tiles->mask = mask_of_row(row);
+    if (tiles->columns.present()) tiles->columns = columns_on_host();
+  }
   host.kv_begin = host_integers(bench_, {0});
   host.kv_end = host_integers(bench_, {shape_.num_tokens});
   if (!host_kv_.present()) {

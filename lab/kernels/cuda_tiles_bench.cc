@@ -94,7 +94,7 @@ class TileSelectionRun {
   // Attention of all rows over the mask that `enqueue` has selected.
   void attend() const {
     AttentionArgs args = attention_;
-    args.mask = mask_;
+    args.selection = MaskedTiles{.mask = mask_};
     attention(bench_.stream(), args);
   }
 

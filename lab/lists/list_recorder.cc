@@ -31,8 +31,8 @@ SelectionRule ListRecorder::rule(const KvBlockShape& block) const {
 
 Selection ListRecorder::select(Stream& stream, const SelectInput& input) {
   const Selection selection = policy_->select(stream, input);
-  if (selection.pages.present()) {
-    keep(stream, selection.pages, layer_lists_.at(static_cast<size_t>(input.layer.value)));
+  if (const PageList* pages = listed_in(selection)) {
+    keep(stream, *pages, layer_lists_.at(static_cast<size_t>(input.layer.value)));
   }
   return selection;
 }

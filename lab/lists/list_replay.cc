@@ -53,14 +53,15 @@ void ListReplay::initialize(Device& device, const KvLayout& layout, int32_t num_
 Selection ListReplay::select(Stream& stream, const SelectInput& input) {
   const Selection selection = policy_->select(stream, input);
   // Lists of a pass that no row at first_pos can be in may have no room for the recorded ones.
-  if (!selection.pages.present() || input.batch.max_kv_tokens <= first_pos_) return selection;
+  const PageList* pages = listed_in(selection);
+  if (pages == nullptr || input.batch.max_kv_tokens <= first_pos_) return selection;
   // With one list for all heads, that of the first.
-  const int64_t num_heads = selection.pages.page_ids.dim(1);
+  const int64_t num_heads = pages->page_ids.dim(1);
   replay_pages(stream, {.recorded = table_.rows(input.layer.value * num_kv_heads_, num_heads),
                         .first_pos = static_cast<int32_t>(first_pos_),
                         .kv_end = input.kv_end,
                         .rule = page_rule_,
-                        .pages = selection.pages});
+                        .pages = *pages});
   return selection;
 }
 

@@ -28,7 +28,6 @@ class ListReplay final : public Policy {
   // Errors: those of check_replay, beside the policy's own.
   SelectionRule rule(const KvBlockShape& block) const override;
   bool capturable() const override { return policy_->capturable(); }
-  std::string note() const override { return policy_->note(); }
 
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
                       const PolicyLimits& limits) const override;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "attention/policies/first_stage.h"
+#include "attention/tile_scorer.h"
 #include "core/error.h"
 #include "ops/reference/softmax_mass.h"
 
@@ -337,16 +338,17 @@ Selection RecallRig::select(PolicyPair& policies, int32_t layer) {
                                       .block_ids = block_table_});
   Policy& policy = policies.of(Phase::kPrefill);
   const auto num_rows = static_cast<int32_t>(shape_.num_tokens);
-  const int32_t window_rows = policy.window_rows(input);
+  TileScorer* scorer = policy.tile_scorer();
+  const int32_t window_rows = scorer ? scorer->window_rows(input) : 0;
   for (int32_t first = 0; window_rows > 0 && first < num_rows; first += window_rows) {
     const TileRows window{first, std::min(window_rows, num_rows - first)};
-    for (int32_t walk = 0; walk < policy.num_walks(); ++walk) {
+    for (int32_t walk = 0; walk < scorer->num_walks(); ++walk) {
       KeyRun run = keys;
       run.walk = walk;
-      policy.score(*stream_, input, window, run);
-      policy.end_walk(*stream_, input, window, walk);
+      scorer->score(*stream_, input, window, run);
+      scorer->end_walk(*stream_, input, window, walk);
     }
-    policy.choose(*stream_, input, window);
+    scorer->choose(*stream_, input, window);
   }
   const Selection selection = policy.select(*stream_, input);
   stream_->synchronize();

@@ -25,6 +25,19 @@ Executor::Executor(PolicyPair& policies, const KvLayout& layout)
       decode_rule_(policies.rule(Phase::kDecode, layout.block)),
       verify_rule_(policies.rule(Phase::kVerify, layout.block)) {}
 
+AttentionArgs Executor::args_of(const LayerInput& input, const AttentionBatch& batch,
+                                const KeyRun& run, const Selection& selection) {
+  return {.q = input.q,
+          .out = input.out,
+          .scale = input.scale,
+          .batch = batch,
+          .kv = run.kv,
+          .kv_begin = run.kv_begin,
+          .kv_end = run.kv_end,
+          .block_table = run.block_table,
+          .selection = selection};
+}
+
 // Whether to ask the policy. A list of all pages gives the same bits as no list, and costs time.
 bool Executor::selects(const AttentionPass& pass) const {
   const SelectionRule& rule = this->rule(pass.phase);
@@ -67,16 +80,16 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
     score_windows(stream, pass, part, ask);
   }
   const Selection selection = policies_.of(pass.phase).select(stream, ask);
-  SLUICE_CHECK(!selection.pages.present() || !selection.mask.present(), "two selections");
-  if (MassAudit* audit = policies_.audit(); audit && selection.mask.present()) {
-    audit->begin_walk(part.first_seq, policies_.of(pass.phase).audited_rows(ask));
+  if (MassAudit* audit = policies_.audit(); audit && masked_in(selection)) {
+    const TileScorer* scorer = policies_.of(pass.phase).tile_scorer();
+    audit->begin_walk(part.first_seq, scorer ? scorer->audited_rows(ask) : TileRows{});
   }
   return selection;
 }
 
 // The audit comes first, since the output may overwrite the queries.
 void Executor::attend_keys(Stream& stream, const AttentionArgs& args) {
-  if (MassAudit* audit = policies_.audit(); audit && args.mask.present()) {
+  if (MassAudit* audit = policies_.audit(); audit && masked_in(args.selection)) {
     audit->visit(stream, args);
   }
   attention(stream, args);
@@ -86,30 +99,31 @@ Executor::KeyVisits Executor::key_visits(LayerId layer, const PrefillSpan& span)
   SelectInput input;
   input.layer = layer;
   input.span = span;
-  const Policy& policy = policies_.of(Phase::kPrefill);
-  const int64_t rows = policy.window_rows(input);
+  const TileScorer* scorer = policies_.of(Phase::kPrefill).tile_scorer();
+  const int64_t rows = scorer ? scorer->window_rows(input) : 0;
   if (rows == 0) return {};
   return {.num_windows = (span.num_rows + rows - 1) / rows,
-          .first_walk = policy.first_walk(input),
-          .num_walks = policy.num_walks()};
+          .first_walk = scorer->first_walk(input),
+          .num_walks = scorer->num_walks()};
 }
 
 // Windows outermost, since scores of one window only are kept.
 void Executor::score_windows(Stream& stream, const AttentionPass& pass, const PassPart& part,
                              const SelectInput& input) {
-  Policy& policy = policies_.of(pass.phase);
-  const int64_t window_rows = policy.window_rows(input);
+  TileScorer* scorer = policies_.of(pass.phase).tile_scorer();
+  if (scorer == nullptr) return;
+  const int64_t window_rows = scorer->window_rows(input);
   for (int64_t first = 0; window_rows > 0 && first < input.span.num_rows; first += window_rows) {
     const int64_t count = std::min(window_rows, input.span.num_rows - first);
     const TileRows window{static_cast<int32_t>(first), static_cast<int32_t>(count)};
-    for (int32_t walk = policy.first_walk(input); walk < policy.num_walks(); ++walk) {
+    for (int32_t walk = scorer->first_walk(input); walk < scorer->num_walks(); ++walk) {
       for_each_key_run(stream, pass, part, {input.layer, walk}, [&](KeyRun run) {
         run.walk = walk;
-        policy.score(stream, input, window, run);
+        scorer->score(stream, input, window, run);
       });
-      policy.end_walk(stream, input, window, walk);
+      scorer->end_walk(stream, input, window, walk);
     }
-    policy.choose(stream, input, window);
+    scorer->choose(stream, input, window);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <span>
 
 #include "attention/policy_pair.h"
+#include "attention/tile_scorer.h"
 #include "core/ids.h"
 #include "ops/attention/attention.h"
 
@@ -87,6 +88,10 @@ class Executor {
   }
   // Whether the policy of the pass's phase is asked.
   bool selects(const AttentionPass& pass) const;
+  // The call of `batch`'s rows over one run, which is the whole walk unless the caller says
+  // otherwise.
+  static AttentionArgs args_of(const LayerInput& input, const AttentionBatch& batch,
+                               const KeyRun& run, const Selection& selection);
   // Enqueues one attention call of a walk, after the audit of the same keys.
   void attend_keys(Stream& stream, const AttentionArgs& args);
   // What a layer visits of the keys of a span before it attends: walks [first_walk, num_walks) in

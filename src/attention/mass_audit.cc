@@ -46,8 +46,9 @@ void MassAudit::begin_walk(int64_t seq, const TileRows& rows) {
 
 void MassAudit::visit(Stream& stream, const AttentionArgs& args) {
   if (rows_.count == 0) return;
+  const auto& [mask, columns] = std::get<MaskedTiles>(args.selection);
   const int64_t num_groups =
-      num_audit_groups(args.mask.first_q_tile + rows_.first / kMaskTileTokens, rows_.num_q_tiles());
+      num_audit_groups(mask.first_q_tile + rows_.first / kMaskTileTokens, rows_.num_q_tiles());
   audit_mass(stream, {.q = args.q,
                       .batch = args.batch,
                       .rows = rows_,
@@ -56,8 +57,8 @@ void MassAudit::visit(Stream& stream, const AttentionArgs& args) {
                       .kv_begin = args.kv_begin,
                       .kv_end = args.kv_end,
                       .block_table = args.block_table,
-                      .mask = args.mask,
-                      .columns = args.columns,
+                      .mask = mask,
+                      .columns = columns,
                       .state = memory_.state.rows(0, num_groups),
                       .first = args.first,
                       .last = args.last,

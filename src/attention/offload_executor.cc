@@ -91,7 +91,8 @@ void OffloadExecutor::end_pass() {
 
 // Whether a walk of the prefill policy reads single tokens, so that it loads nothing.
 bool OffloadExecutor::copies_columns(int32_t walk) const {
-  return policies().of(Phase::kPrefill).copies_columns(walk);
+  const TileScorer* scorer = policies().of(Phase::kPrefill).tile_scorer();
+  return scorer != nullptr && scorer->copies_columns(walk);
 }
 
 // Writes the loads of a pass over `history` to loads_, in the order in which its layers use them,
@@ -239,8 +240,9 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
   if (source_ == HistorySource::kInPlace) return attend_in_place(stream, pass, input, selection);
   bool first = true;
   if (source_ == HistorySource::kGathers) {
-    SLUICE_CHECK(selection.pages.present(), "{} made no lists", policies().name());
-    attend_gathered(stream, pass, input, selection.pages);
+    const PageList* pages = listed_in(selection);
+    SLUICE_CHECK(pages != nullptr, "{} made no lists", policies().name());
+    attend_gathered(stream, pass, input, *pages);
     first = false;
   } else {
     for (size_t i = 0; i < runs_.size(); ++i) {
@@ -270,21 +272,17 @@ void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, cons
   const bool first = index == 0 || kv_->history[runs_[index - 1]].seq_index != run.seq_index;
   SlotLease lease;
   if (!run.is_resident()) lease = take_lease({input.layer, runs_[index], BlockPart::kAll});
-  attend_keys(stream,
-              {.q = input.q,
-               .out = input.out,
-               .scale = input.scale,
-               .batch = batch_of(pass, run.seq_index),
-               .kv = lease.held() ? lease.use(stream) : offload_.places().residents(input.layer),
+  AttentionArgs args =
+      args_of(input, batch_of(pass, run.seq_index),
+              {.kv = lease.held() ? lease.use(stream) : offload_.places().residents(input.layer),
                .kv_begin = run.kv_begin,
                .kv_end = run.kv_end,
-               .block_table = run.block_table,
-               .pages = selection.pages,
-               .mask = selection.mask,
-               .columns = selection.columns,
-               .state = state_of(input),
-               .first = first,
-               .last = false});
+               .block_table = run.block_table},
+              selection);
+  args.state = state_of(input);
+  args.first = first;
+  args.last = false;
+  attend_keys(stream, args);
   if (!lease.held()) return;
   lease.release();
   load_ahead();
@@ -299,57 +297,54 @@ void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
   if (num_hot_seqs_ > 0) attend_hot(stream, pass, input, pages);
   for (const Gather& gather : gathers_) {
     SlotLease lease = take_lease(PlannedLoad{});
-    attention(stream, {.q = input.q,
-                       .out = input.out,
-                       .scale = input.scale,
-                       .batch = batch_of(pass, gather.seq_index),
-                       .kv = as_pages(lease.use(stream), pages.page_tokens),
-                       .kv_begin = gather.kv_begin,
-                       .kv_end = pass.kv_begin.rows(gather.seq_index, 1),
-                       .block_table = kv_->slot_table,
-                       .pages = list_of(gather, pages),
-                       .state = state_of(input),
-                       .first = false,  // a sequence's first gather begins at token 0
-                       .last = false});
+    attend_copies(stream, input, batch_of(pass, gather.seq_index),
+                  {.kv = as_pages(lease.use(stream), pages.page_tokens),
+                   .kv_begin = gather.kv_begin,
+                   .kv_end = pass.kv_begin.rows(gather.seq_index, 1),
+                   .block_table = {}},
+                  {.list = list_of(gather, pages),
+                   .places = {},
+                   .source_block_tokens = offload_.layout().block.block_tokens});
     lease.release();
     gather_ahead(pass, input.layer, pages);
   }
+}
+
+// Neither the first run, since every list's first copies are at token 0, nor the last.
+void OffloadExecutor::attend_copies(Stream& stream, const LayerInput& input,
+                                    const AttentionBatch& batch, const KeyRun& run,
+                                    const GatheredPages& pages) {
+  AttentionArgs args = args_of(input, batch, run, pages);
+  args.state = state_of(input);
+  args.first = false;
+  args.last = false;
+  attention(stream, args);
 }
 
 // One run over all sequences, as with a pool. Blocks cannot lose their places before they are read,
 // since places are overwritten by copies on compute.
 void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
                                       const LayerInput& input, const Selection& selection) {
-  attention(stream, {.q = input.q,
-                     .out = input.out,
-                     .scale = input.scale,
-                     .batch = pass.batch,
-                     .kv = offload_.places().all(input.layer),
-                     .kv_begin = kv_->history_begin,
-                     .kv_end = pass.kv_end,
-                     .block_table = kv_->block_places,
-                     .pages = selection.pages,
-                     .mask = selection.mask,
-                     .columns = selection.columns});
+  attention(stream, args_of(input, pass.batch,
+                            {.kv = offload_.places().all(input.layer),
+                             .kv_begin = kv_->history_begin,
+                             .kv_end = pass.kv_end,
+                             .block_table = kv_->block_places},
+                            selection));
 }
 
 // The last run: the blocks that the pass itself has written.
 void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
                                  const LayerInput& input, const Selection& selection, bool first) {
-  attend_keys(stream, {.q = input.q,
-                       .out = input.out,
-                       .scale = input.scale,
-                       .batch = part.batch,
-                       .kv = written(pass, input.layer),
-                       .kv_begin = part.kv_begin,
-                       .kv_end = part.kv_end,
-                       .block_table = part.block_table,
-                       .pages = selection.pages,
-                       .mask = selection.mask,
-                       .columns = selection.columns,
-                       .state = state_of(input),
-                       .first = first,
-                       .last = true});
+  AttentionArgs args = args_of(input, part.batch,
+                               {.kv = written(pass, input.layer),
+                                .kv_begin = part.kv_begin,
+                                .kv_end = part.kv_end,
+                                .block_table = part.block_table},
+                               selection);
+  args.state = state_of(input);
+  args.first = first;
+  attend_keys(stream, args);
 }
 
 void OffloadExecutor::end_layer(const AttentionPass& pass, LayerId layer) {

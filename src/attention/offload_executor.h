@@ -101,6 +101,8 @@ class OffloadExecutor final : public Executor {
                   const Selection& selection, size_t index);
   void attend_gathered(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                        const PageList& pages);
+  void attend_copies(Stream& stream, const LayerInput& input, const AttentionBatch& batch,
+                     const KeyRun& run, const GatheredPages& pages);
   void attend_in_place(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                        const Selection& selection);
   void attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,

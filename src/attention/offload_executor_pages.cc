@@ -59,8 +59,6 @@ PageList OffloadExecutor::list_of(const Gather& gather, const PageList& pages) c
   PageList list = pages;
   list.page_ids = pages.page_ids.rows(gather.seq_index, 1);
   list.page_count = pages.page_count.rows(gather.seq_index, 1);
-  list.gathered = true;
-  list.source_block_tokens = offload_.layout().block.block_tokens;
   list.first_entry = static_cast<int32_t>(gather.begin_pos / pages.page_tokens);
   list.num_entries =
       static_cast<int32_t>((gather.end_pos + pages.page_tokens - 1) / pages.page_tokens) -
@@ -80,23 +78,15 @@ void OffloadExecutor::attend_hot(Stream& stream, const AttentionPass& pass, cons
   AttentionBatch batch = pass.batch;
   batch.row_begin = pass.batch.row_begin.rows(0, num_hot_seqs_ + 1);
   batch.first_pos = pass.batch.first_pos.rows(0, num_hot_seqs_);
-  lists = offload_.hot_pages()->find(
+  const GatheredPages hot = offload_.hot_pages()->find(
       input.layer,
       {.pages = lists, .block_ids = pass.block_ids.rows(0, num_hot_seqs_), .kv_end = kv_end});
-  attention(stream, {.q = input.q,
-                     .out = input.out,
-                     .scale = input.scale,
-                     .batch = batch,
-                     .kv = offload_.hot_pages()->pages(input.layer),
-                     .kv_begin = kv_->history_begin.rows(0, num_hot_seqs_),
-                     .kv_end = kv_end,
-                     .block_table = {},
-                     .pages = lists,
-                     .mask = {},
-                     .columns = {},
-                     .state = state_of(input),
-                     .first = false,  // every run begins at token 0
-                     .last = false});
+  attend_copies(stream, input, batch,
+                {.kv = offload_.hot_pages()->pages(input.layer),
+                 .kv_begin = kv_->history_begin.rows(0, num_hot_seqs_),
+                 .kv_end = kv_end,
+                 .block_table = {}},
+                hot);
 }
 
 }  // namespace sluice

@@ -104,7 +104,7 @@ void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
   const int64_t num_tokens = kv.num_tokens();
   if (!executor_.gathers(phase_)) {
     for (HistoryBlocks& blocks : history_of(phase_, kv, num_tokens)) {
-      pass_.history.push_back({{std::move(blocks)}, seq_index, {}, {}, {}});
+      pass_.history.push_back(HistoryRun::of(std::move(blocks), seq_index));
     }
     return;
   }
@@ -199,7 +199,7 @@ void OffloadedKv::prefetch(const ExpectNext& expect_next) {
     Phase phase = next.is_verify ? Phase::kVerify : Phase::kDecode;
     if (next.num_sealed_tokens < next.kv->prefill_tokens()) phase = Phase::kPrefill;
     for (HistoryBlocks& blocks : history_of(phase, *next.kv, next.num_sealed_tokens)) {
-      history.push_back({{std::move(blocks)}, seq_index, {}, {}, {}});
+      history.push_back(HistoryRun::of(std::move(blocks), seq_index));
     }
   }
   executor_.expect_next(std::move(history), spans);
@@ -315,7 +315,6 @@ void OffloadedKv::view_arrays(AttentionPass& pass) {
   pass.kv_begin = device_.kv_begin;
   pass.block_table = device_.block_table;
   pass.block_ids = device_.block_ids;
-  pass_.slot_table = device_.slot_table.reshape({1, device_.slot_table.dim(0)});
   pass_.slot_begin = device_.slot_begin;
   pass_.history_begin = device_.history_begin;
   pass_.block_places = device_.block_places.dim(1) > 0 ? device_.block_places : TensorView{};

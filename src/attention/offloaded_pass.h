@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "attention/policy.h"
@@ -34,6 +35,14 @@ struct HistoryBlocks {
 
 // A run of one sequence's history. The same for every layer.
 struct HistoryRun : HistoryBlocks {
+  // Without the arrays, which follow when the pass has been planned.
+  static HistoryRun of(HistoryBlocks blocks, int32_t seq_index) {
+    HistoryRun run;
+    static_cast<HistoryBlocks&>(run) = std::move(blocks);
+    run.seq_index = seq_index;
+    return run;
+  }
+
   int32_t seq_index = 0;   // of the pass
   TensorView kv_begin;     // i32 [1]: position of the first token
   TensorView kv_end;       // i32 [1]
@@ -61,7 +70,6 @@ struct OffloadedPass {
   // i32 [num_seqs, max_places]: PlaceIds of the sequence's blocks, or -1; absent if not needed.
   TensorView block_places;
   TensorView history_begin;  // i32 [num_seqs]: 0
-  TensorView slot_table;     // i32 [1, slot_blocks]: 0, 1, 2, ...
   TensorView slot_begin;     // i32 [max_slotfuls]: i * (tokens of a slot)
 };
 

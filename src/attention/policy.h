@@ -3,15 +3,15 @@
 //
 // A policy transfers nothing, waits for nothing and computes no attention; the executor does this
 // for all policies. The engine has a pair (policy_pair.h), one for prefill and one for decode. To
-// add a policy: derive from Policy in policies/ and add a row to make_policies.cc;
-// tests/attention/policy_conformance_test.cc then runs it as well.
-// Thread rule: the engine's thread; device work is enqueued on the stream that is passed in.
+// add a policy: derive from a class of policies/ (or from Policy) and add a row to
+// make_policies.cc; tests/attention/policy_conformance_test.cc then runs it as well. Thread rule:
+// the engine's thread; device work is enqueued on the stream that is passed in.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "attention/selection_rule.h"
 #include "core/ids.h"
@@ -73,17 +73,6 @@ struct PrefillSpan {
   int64_t end_pos() const { return first_pos + num_rows; }
 };
 
-// Consecutive keys of one sequence and layer: in the pool, a slot, the stage; in a walk that copies
-// columns perhaps in the host tier. The values of these blocks may be undefined in other walks.
-// Made by the executor.
-struct KeyRun {
-  KvBlocksView kv;
-  TensorView kv_begin;     // i32 [1]: position of the first; a multiple of block_tokens
-  TensorView kv_end;       // i32 [1]
-  TensorView block_table;  // i32 [1, max_blocks]: blocks of `kv` from kv_begin on
-  int32_t walk = 0;        // of the policy's num_walks over the keys of a window
-};
-
 // The input of one selection: one layer of one pass.
 struct SelectInput {
   LayerId layer;
@@ -95,27 +84,14 @@ struct SelectInput {
   TensorView block_ids;  // i32 [num_seqs, max_ids], as in WrittenKv
 };
 
-// The result of a selection: page lists, or a tile mask with or without columns, or neither:
-// everything. Never both.
-struct Selection {
-  PageList pages;
-  TileMask mask;
-  TileColumns columns;
-};
-
-// KV tiles of the tile masks of one layer, of all list heads, in all selections since `initialize`.
-struct TileCounts {
-  int64_t num_set = 0;
-  int64_t num_visible = 0;
-  int64_t num_cut = 0;  // that the rule chose and sparse_max_budget_tokens cut off
-};
-
 // How often a decode policy chose each page by its score, over layers, KV heads and steps since
 // `initialize`. Sums wrap.
 struct PageReadCounts {
   TensorView counts;        // i32 [num_blocks, pages_per_block], on the device; absent: no counts
   int32_t page_tokens = 0;  // pages of a block are in order of position
 };
+
+class TileScorer;
 
 // A policy of one phase. For a policy that supports both, such as streaming, two objects are made.
 class Policy {
@@ -126,6 +102,8 @@ class Policy {
 
   std::string_view name() const { return name_; }
   Phase phase() const { return phase_; }
+  // A sentence about what the policy reads beside the options, for the user; usually none.
+  const std::string& note() const { return note_; }
 
   // The properties of the selections that the host can compute. `form` does not depend on the
   // block.
@@ -146,9 +124,6 @@ class Policy {
   // block ids -1). Must hold for the prefill policy too, since it gets the keys of decode steps.
   virtual bool capturable() const { return false; }
 
-  // A sentence about what the policy reads beside the options, for the user; usually none.
-  virtual std::string note() const { return {}; }
-
   // Bytes that `initialize` allocates for this many blocks of pool or host tier.
   virtual PolicyMemory memory(const KvLayout&, int32_t /*num_blocks*/, const PolicyLimits&) const {
     return {};
@@ -163,42 +138,15 @@ class Policy {
   // summary.
   virtual void on_keys_written(Stream&, const WrittenKv&) {}
 
-  // Prefill: a policy that scores keys gets all of them before `select`, in windows of this many
-  // rows, so that scores are never kept for all rows of a pass. Per window: `score` for every run
-  // of keys up to the pass's end, in ascending order, then `choose`. Windows ascend and begin at
-  // multiples of this number, counted from the span's begin; it is a multiple of the scope.
-  // Selections depend neither on the windows nor on the runs. 0: the policy scores nothing in this
-  // layer, or these rows attend to everything; then only `select` is called. Depends on `layer` and
-  // `span` of the input alone, since it is asked before the pass as well, to plan the loads of its
-  // keys.
-  virtual int32_t window_rows(const SelectInput&) const { return 0; }
-  virtual void score(Stream&, const SelectInput&, const TileRows& /*window*/, const KeyRun&) {}
-  virtual void choose(Stream&, const SelectInput&, const TileRows& /*window*/) {}
-  // Some policies need the keys of a window several times (KeyRun::walk). `end_walk` is called
-  // after the last run of each walk, before `choose`. Where the history is on the host, a walk
-  // costs the transfer of all its keys, half of its KV; one that only copies columns
-  // (gather_columns), keys and values, reads these single tokens in the host tier.
-  virtual int32_t num_walks() const { return 1; }
-  // The first of them that the rows of this input need. Depends on what window_rows depends on.
-  virtual int32_t first_walk(const SelectInput&) const { return 0; }
-  virtual bool copies_columns(int32_t /*walk*/) const { return false; }
-  virtual void end_walk(Stream&, const SelectInput&, const TileRows& /*window*/, int32_t /*walk*/) {
-  }
+  // What a prefill policy that makes tile masks offers (tile_scorer.h): the executor then shows it
+  // the keys of a pass before `select`. Null: the policy reads no keys but in on_keys_written.
+  virtual TileScorer* tile_scorer() { return nullptr; }
 
   // Selects for one layer of one pass of the policy's phase. In prefill it is called for one
   // sequence at a time, so lists need memory for one sequence only; a selection is read, in stream
   // order, before the next one overwrites it.
   // Order: lists are ready in stream order; the host does not read them (invariant 12).
   virtual Selection select(Stream& stream, const SelectInput& input) = 0;
-
-  // Prefill: of the rows of a selection with a mask, those whose captured mass says something:
-  // whole query tiles that the rule alone does not give everything, from span.num_measured on. None
-  // without a mask.
-  virtual TileRows audited_rows(const SelectInput&) const { return {}; }
-
-  // One element per layer; empty for a policy that makes no tile masks.
-  // REQUIRES: the host has waited for the last pass.
-  virtual std::span<const TileCounts> tile_counts() const { return {}; }
 
   // The counts are written by passes on the compute stream. None unless pages have scores and
   // PolicyLimits::counts_reads is set.
@@ -208,9 +156,12 @@ class Policy {
   // REQUIRES: `name` outlives the policy.
   Policy(std::string_view name, Phase phase) : name_(name), phase_(phase) {}
 
+  void set_note(std::string note) { note_ = std::move(note); }
+
  private:
   std::string_view name_;
   Phase phase_;
+  std::string note_;
 };
 
 }  // namespace sluice

@@ -13,17 +13,12 @@ void ResidentExecutor::for_each_key_run(Stream&, const AttentionPass&, const Pas
 
 void ResidentExecutor::walk(Stream& stream, const AttentionPass&, const PassPart& part,
                             const LayerInput& input, const Selection& selection) {
-  attend_keys(stream, {.q = input.q,
-                       .out = input.out,
-                       .scale = input.scale,
-                       .batch = part.batch,
-                       .kv = pool_.layer(input.layer),
-                       .kv_begin = part.kv_begin,
-                       .kv_end = part.kv_end,
-                       .block_table = part.block_table,
-                       .pages = selection.pages,
-                       .mask = selection.mask,
-                       .columns = selection.columns});
+  attend_keys(stream, args_of(input, part.batch,
+                              {.kv = pool_.layer(input.layer),
+                               .kv_begin = part.kv_begin,
+                               .kv_end = part.kv_end,
+                               .block_table = part.block_table},
+                              selection));
 }
 
 }  // namespace sluice

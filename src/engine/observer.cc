@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "attention/tile_scorer.h"
 #include "ops/attention/attention.h"
 
 namespace sluice {
@@ -161,7 +162,8 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
 // The device counts the tiles of masks. Layers and passes without a mask attend to everything, so
 // of all visible tiles only those are missing that a mask has left out.
 void Observer::describe_tiles(const PhaseCounts& counts, PhaseObservations& result) const {
-  const std::span<const TileCounts> layers = policies_.of(Phase::kPrefill).tile_counts();
+  const TileScorer* scorer = policies_.of(Phase::kPrefill).tile_scorer();
+  const auto layers = scorer ? scorer->tile_counts() : std::span<const TileCounts>{};
   int64_t num_left_out = 0;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const int64_t left_out = layers[layer].num_visible - layers[layer].num_set;

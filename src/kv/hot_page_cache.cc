@@ -134,7 +134,7 @@ void HotPageCache::forget(BlockId id) {
   forgotten_.push_back(id);
 }
 
-PageList HotPageCache::find(LayerId layer, const Request& request) {
+GatheredPages HotPageCache::find(LayerId layer, const Request& request) {
   const int64_t heads = host_.layout().block.num_kv_heads;
   const int64_t num_seqs = request.pages.page_ids.dim(0);
   const int64_t width = sizes_.num_places / num_seqs;
@@ -154,13 +154,12 @@ PageList HotPageCache::find(LayerId layer, const Request& request) {
                              .dst = pages(layer),
                              .missing = memory_.missing,
                              .num_bytes = counts.rows(kNumHotCounts, 1)});
-  PageList list = request.pages;
-  list.gathered = true;
-  list.first_entry = 0;
-  list.num_entries = static_cast<int32_t>(list.page_ids.dim(3));  // the whole list is one part
-  list.places = places;
-  list.source_block_tokens = host_.layout().block.block_tokens;
-  return list;
+  GatheredPages pages{.list = request.pages,
+                      .places = places,
+                      .source_block_tokens = host_.layout().block.block_tokens};
+  pages.list.first_entry = 0;
+  pages.list.num_entries = static_cast<int32_t>(pages.list.page_ids.dim(3));  // one part
+  return pages;
 }
 
 void HotPageCache::fetch_counts() {

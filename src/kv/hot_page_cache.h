@@ -60,7 +60,7 @@ class HotPageCache {
   // Makes compute find or fetch the listed pages. Returns the lists with places in `pages(layer)`,
   // valid for work on compute until the next call of any layer.
   // REQUIRES: num_seqs * num_entries <= num_places(); compute has waited for the blocks' tickets.
-  PageList find(LayerId layer, const Request& request);
+  GatheredPages find(LayerId layer, const Request& request);
   // The memory of the places; head h of block p is place p of KV head h.
   KvBlocksView pages(LayerId layer) const;
 

@@ -10,7 +10,9 @@
 //   - inputs must be ready in stream order, and all memory of the arguments must live until the
 //     stream has executed the op;
 //   - a wrong shape or type is a mistake in Sluice: the call aborts and names the symbol
-//     (ops/shape_contract.h).
+//     (ops/shape_contract.h);
+//   - a KV element or a weight format that the backend has no kernel for is a kUnsupported that the
+//     call throws (ops/kv_blocks.h, ops/matmul/packed_weight.h).
 // Each op's comment has the slots Shapes, Types, Aliasing, Order and Errors, and Source where the
 // arithmetic is published; tools/check_layers.py holds it to that. Thread rule: stateless.
 #pragma once

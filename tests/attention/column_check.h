@@ -49,14 +49,16 @@ inline void expect_column_cuts_change_nothing(const std::string& policy,
   rig.run(Phase::kPrefill, {prompt});
   const int32_t scope = rig.policies().of(Phase::kPrefill).prefill_scope_tokens();
   const Selection whole = rig.select(Phase::kPrefill, {prompt});
-  ASSERT_TRUE(whole.columns.present());
-  const std::vector<int32_t> words = words_of(whole.mask);
-  const std::vector<std::vector<int32_t>> columns = all_columns(whole.columns);
+  ASSERT_TRUE(masked_in(whole)->columns.present());
+  const std::vector<int32_t> words = words_of(masked_in(whole)->mask);
+  const std::vector<std::vector<int32_t>> columns = all_columns(masked_in(whole)->columns);
   for (const PolicyRig::Cuts& cuts :
        {PolicyRig::Cuts{scope, 0}, {scope, 128}, {2 * scope, 256}, {0, 384}}) {
     const Selection cut = rig.select(Phase::kPrefill, {prompt}, PolicyRig::kLayers - 1, cuts);
-    EXPECT_EQ(words_of(cut.mask), words) << cuts.window_rows << " rows, " << cuts.run_tokens;
-    EXPECT_EQ(all_columns(cut.columns), columns) << cuts.window_rows << ", " << cuts.run_tokens;
+    EXPECT_EQ(words_of(masked_in(cut)->mask), words)
+        << cuts.window_rows << " rows, " << cuts.run_tokens;
+    EXPECT_EQ(all_columns(masked_in(cut)->columns), columns)
+        << cuts.window_rows << ", " << cuts.run_tokens;
   }
 }
 

@@ -177,7 +177,7 @@ int32_t expect_selection(const SparseOptions& options, const TileRule& rule) {
   rig.run(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
   const Expected expected = references_of(rig);
   const Selection selection = rig.select(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
-  EXPECT_TRUE(selection.mask.present() && selection.columns.present());
+  EXPECT_TRUE(masked_in(selection) != nullptr && masked_in(selection)->columns.present());
   const int32_t num_lists = options.shared_list ? 1 : PolicyRig::kKvHeads;
   const int32_t heads_per_list = PolicyRig::kQueryHeads / num_lists;
   std::vector<int32_t> words;
@@ -191,14 +191,14 @@ int32_t expect_selection(const SparseOptions& options, const TileRule& rule) {
         (distance < *options.divergence ? check.tile_heads : check.line_heads).push_back(head);
       }
       num_mixed += check.tile_heads.empty() || check.line_heads.empty() ? 0 : 1;
-      EXPECT_EQ(columns_at(selection.columns, list, segment), check.columns())
+      EXPECT_EQ(columns_at(masked_in(selection)->columns, list, segment), check.columns())
           << "list " << list << " segment " << segment;
       for (int32_t q_tile = segment * 2; q_tile < mask_tiles_of(check.end()); ++q_tile) {
         words.push_back(check.word(q_tile));
       }
     }
   }
-  EXPECT_EQ(words_of(selection.mask), words);
+  EXPECT_EQ(words_of(masked_in(selection)->mask), words);
   return num_mixed;
 }
 
@@ -236,12 +236,13 @@ TEST(FlexPrefill, TilesAloneAreThoseOfAvgpool) {
     PolicyRig rig(make_policies(policy, options), kMaskTileTokens);
     rig.run(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
     const Selection selection = rig.select(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
-    if (selection.columns.present()) {
-      for (const std::vector<int32_t>& columns : testing::all_columns(selection.columns)) {
+    if (masked_in(selection)->columns.present()) {
+      for (const std::vector<int32_t>& columns :
+           testing::all_columns(masked_in(selection)->columns)) {
         EXPECT_TRUE(columns.empty());
       }
     }
-    return words_of(selection.mask);
+    return words_of(masked_in(selection)->mask);
   };
   EXPECT_EQ(
       selection_of("flexprefill+full", flex({.divergence = 1.0})),
@@ -279,7 +280,7 @@ TEST(FlexPrefill, FindsAPlantedSlash) {
   plant_slash(rig);
   rig.run(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
   const Selection selection = rig.select(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
-  const std::vector<int32_t> words = words_of(selection.mask);
+  const std::vector<int32_t> words = words_of(masked_in(selection)->mask);
   for (int32_t q_tile = 4; q_tile < kNumTiles; ++q_tile) {
     EXPECT_NE(words[static_cast<size_t>(q_tile)] & 1 << (q_tile - 2), 0) << q_tile;
   }
@@ -293,7 +294,8 @@ TEST(FlexPrefill, FindsAPlantedVertical) {
     rig.plant({.pos = kKey}, kLastRow);
     rig.run(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
     const Selection selection = rig.select(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
-    const std::vector<int32_t> columns = columns_at(selection.columns, 0, kLastRow / kSegment);
+    const std::vector<int32_t> columns =
+        columns_at(masked_in(selection)->columns, 0, kLastRow / kSegment);
     EXPECT_EQ(std::binary_search(columns.begin(), columns.end(), kKey), divergence == 0.0);
   }
 }

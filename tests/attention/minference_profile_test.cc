@@ -178,7 +178,7 @@ int64_t expect_selected(const Case& test) {
   const Span prompt{0, 0, test.num_tokens};
   rig.run(Phase::kPrefill, {prompt});
   int64_t num_counted = 0, num_set = 0;
-  for (const TileCounts& counts : rig.policies().of(Phase::kPrefill).tile_counts()) {
+  for (const TileCounts& counts : rig.policies().of(Phase::kPrefill).tile_scorer()->tile_counts()) {
     num_counted += counts.num_set;
   }
   const HeadProfile profile = read_head_profile(test.profile);
@@ -193,10 +193,11 @@ int64_t expect_selected(const Case& test) {
       }
       const ExpectedLists expected(test, rig, profile, layer, heads);
       for (int32_t segment = 0; segment < test.num_segments(); ++segment) {
-        EXPECT_EQ(columns_at(selection.columns, list, segment), expected.columns(segment));
+        EXPECT_EQ(columns_at(masked_in(selection)->columns, list, segment),
+                  expected.columns(segment));
       }
       for (int32_t q_tile = 0; q_tile < test.num_tiles(); ++q_tile) {
-        const std::vector<bool> tiles = tiles_of(selection.mask, list, q_tile);
+        const std::vector<bool> tiles = tiles_of(masked_in(selection)->mask, list, q_tile);
         EXPECT_EQ(tiles, expected.tiles(q_tile)) << "query tile " << q_tile;
         num_set += std::count(tiles.begin(), tiles.end(), true);
       }
@@ -284,13 +285,14 @@ TEST(MInferenceAdaptive, SizesFollowTheKeysOfTheSegment) {
       const int32_t end = std::min((segment + 1) * kAdaptiveSegment, kTilePromptTokens);
       const auto verticals = static_cast<int64_t>(std::ceil(0.2 * kShare * end - 1e-6));
       const double* first = sums.verticals.data() + (list * 4 + segment) * kTilePromptTokens;
-      EXPECT_EQ(columns_at(selection.columns, list, segment), largest(first, 0, end, verticals));
+      EXPECT_EQ(columns_at(masked_in(selection)->columns, list, segment),
+                largest(first, 0, end, verticals));
       // 82, 164, 246 and 288 offsets: 1, 2, 2 and 3 diagonals.
       const auto slashes = static_cast<int64_t>(std::ceil(0.8 * kShare * end - 1e-6));
       const std::vector<int32_t> chosen = largest(sums.diagonals.data() + (list * 4 + segment) * 8,
                                                   2, 8, mask_tiles_of(slashes) - 2);
       const int32_t q_tile = static_cast<int32_t>(mask_tiles_of(end)) - 1;
-      const std::vector<bool> tiles = tiles_of(selection.mask, list, q_tile);
+      const std::vector<bool> tiles = tiles_of(masked_in(selection)->mask, list, q_tile);
       for (int32_t j = 0; j <= q_tile; ++j) {
         const bool is_chosen = std::binary_search(chosen.begin(), chosen.end(), q_tile - j);
         EXPECT_EQ(tiles[static_cast<size_t>(j)], q_tile - j < 2 || is_chosen) << q_tile << " " << j;

@@ -51,8 +51,8 @@ void expect_lines(const SparseOptions& options, const TileRule& rule) {
   const reference::LineScores sums =
       reference::line_scores(rig.rows_and_keys(prompt, {}), kSegmentTokens, 64, num_lists);
   const Selection selection = rig.select(Phase::kPrefill, {prompt});
-  ASSERT_TRUE(selection.mask.present());
-  ASSERT_TRUE(selection.columns.present());
+  ASSERT_TRUE(masked_in(selection) != nullptr);
+  ASSERT_TRUE(masked_in(selection)->columns.present());
   std::vector<int32_t> words;
   for (int32_t list = 0; list < num_lists; ++list) {
     for (int32_t segment = 0; segment * kSegmentTokens < kTilePromptTokens; ++segment) {
@@ -60,7 +60,7 @@ void expect_lines(const SparseOptions& options, const TileRule& rule) {
       const int32_t end = std::min((segment + 1) * kSegmentTokens, kTilePromptTokens);
       const bool is_dense = segment * kSegmentTokens < rule.threshold_tokens;
       if (!is_dense) {
-        EXPECT_EQ(columns_at(selection.columns, list, segment),
+        EXPECT_EQ(columns_at(masked_in(selection)->columns, list, segment),
                   largest(sums.verticals.data() + row * kTilePromptTokens, rule.sink_tokens, end,
                           *options.vertical_tokens))
             << "list " << list << " segment " << segment;
@@ -77,7 +77,7 @@ void expect_lines(const SparseOptions& options, const TileRule& rule) {
       }
     }
   }
-  EXPECT_EQ(words_of(selection.mask), words);
+  EXPECT_EQ(words_of(masked_in(selection)->mask), words);
 }
 
 TEST(MInference, SelectsTheLinesOfTheReference) {
@@ -124,7 +124,8 @@ TEST(MInference, FindsAPlantedVertical) {
   rig.plant({.pos = kKey}, last_row);
   rig.run(Phase::kPrefill, {{0, 0, 900}});
   const Selection selection = rig.select(Phase::kPrefill, {{0, 0, 900}});
-  const std::vector<int32_t> columns = columns_at(selection.columns, 0, last_row / kSegmentTokens);
+  const std::vector<int32_t> columns =
+      columns_at(masked_in(selection)->columns, 0, last_row / kSegmentTokens);
   EXPECT_TRUE(std::binary_search(columns.begin(), columns.end(), kKey));
 }
 

@@ -124,8 +124,8 @@ class PolicyRig {
   std::vector<PageIds> lists(Phase phase, const std::vector<Span>& spans,
                              int32_t layer = kLayers - 1) {
     const Selection selection = select(phase, spans, layer);
-    if (selection.mask.present()) return lists_of(selection.mask, spans[0]);
-    const PageList& pages = selection.pages;
+    if (const MaskedTiles* tiles = masked_in(selection)) return lists_of(tiles->mask, spans[0]);
+    const PageList& pages = std::get<PageList>(selection);
     page_tokens_ = pages.page_tokens;
     std::vector<PageIds> result;
     for (size_t s = 0; s < spans.size(); ++s) {
@@ -149,7 +149,8 @@ class PolicyRig {
     std::vector<PageIds> row_lists;
     TileColumns columns;
     if (rule(phase).selects()) {
-      columns = select(phase, spans).columns;
+      const Selection selection = select(phase, spans);
+      if (const MaskedTiles* tiles = masked_in(selection)) columns = tiles->columns;
       row_lists = lists(phase, spans);
     }
     std::vector<double> out;
@@ -276,29 +277,31 @@ class PolicyRig {
   // Windows of rows, and for each the runs of keys.
   void show_keys(const AttentionPass& pass, const SelectInput& input, const Cuts& cuts) {
     Policy& policy = policies_->of(Phase::kPrefill);
-    if (policy.window_rows(input) == 0) return;
+    TileScorer* scorer = policy.tile_scorer();
+    if (scorer == nullptr || scorer->window_rows(input) == 0) return;
     const auto num_rows = static_cast<int32_t>(input.span.num_rows);
     const auto num_tokens = static_cast<int32_t>(input.span.end_pos());
     const int32_t window_rows = cuts.window_rows > 0 ? cuts.window_rows : num_rows;
     const int32_t run_tokens = cuts.run_tokens > 0 ? cuts.run_tokens : num_tokens;
     for (int32_t first = 0; first < num_rows; first += window_rows) {
       const TileRows window{first, std::min(window_rows, num_rows - first)};
-      for (int32_t walk = policy.first_walk(input); walk < policy.num_walks(); ++walk) {
+      for (int32_t walk = scorer->first_walk(input); walk < scorer->num_walks(); ++walk) {
         for (int32_t begin = 0; begin < num_tokens; begin += run_tokens) {
           const int32_t end = std::min(begin + run_tokens, num_tokens);
           const int32_t first_block = begin / block_tokens_;
           const int64_t num_blocks = blocks_for_tokens(end, block_tokens_) - first_block;
           const TensorView table = pass.block_table.reshape({pass.block_table.dim(1)});
-          policy.score(*stream_, input, window,
-                       {.kv = pool_.layer(input.layer),
-                        .kv_begin = ints({begin}, {1}),
-                        .kv_end = ints({end}, {1}),
-                        .block_table = table.rows(first_block, num_blocks).reshape({1, num_blocks}),
-                        .walk = walk});
+          scorer->score(
+              *stream_, input, window,
+              {.kv = pool_.layer(input.layer),
+               .kv_begin = ints({begin}, {1}),
+               .kv_end = ints({end}, {1}),
+               .block_table = table.rows(first_block, num_blocks).reshape({1, num_blocks}),
+               .walk = walk});
         }
-        policy.end_walk(*stream_, input, window, walk);
+        scorer->end_walk(*stream_, input, window, walk);
       }
-      policy.choose(*stream_, input, window);
+      scorer->choose(*stream_, input, window);
     }
   }
 

@@ -37,21 +37,22 @@ class LongListsPolicy final : public Policy {
 };
 
 // Scores windows of 256 rows; writes down what it is asked to do.
-class ScoringPolicy final : public Policy {
+class ScoringPolicy final : public Policy, public TileScorer {
  public:
   explicit ScoringPolicy(std::vector<std::string>* calls)
       : Policy("toy", Phase::kPrefill), calls_(calls) {}
   SelectionRule rule(const KvBlockShape&) const override {
     return {.form = SelectionForm::kTileMasks};
   }
+  TileScorer* tile_scorer() override { return this; }
   int32_t window_rows(const SelectInput& input) const override {
     return input.layer.value == 0 ? 0 : 256;
   }
   void score(Stream&, const SelectInput& input, const TileRows& window, const KeyRun&) override {
-    note("score", input, window);
+    record("score", input, window);
   }
   void choose(Stream&, const SelectInput& input, const TileRows& window) override {
-    note("choose", input, window);
+    record("choose", input, window);
   }
   Selection select(Stream&, const SelectInput& input) override {
     calls_->push_back("select " + std::to_string(input.span.prompt_end));
@@ -59,7 +60,7 @@ class ScoringPolicy final : public Policy {
   }
 
  private:
-  void note(const std::string& what, const SelectInput& input, const TileRows& window) {
+  void record(const std::string& what, const SelectInput& input, const TileRows& window) {
     calls_->push_back(what + " " + std::to_string(input.span.first_pos) + " " +
                       std::to_string(window.first) + "+" + std::to_string(window.count));
   }
@@ -152,7 +153,7 @@ TEST_F(PolicyTest, FullSelectsEverythingInBothPhases) {
   const std::unique_ptr<PolicyPair> full = make_policies("full");
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     const Selection selection = full->of(phase).select(*stream_, {});
-    EXPECT_FALSE(selection.pages.present() || selection.mask.present());
+    EXPECT_TRUE(std::holds_alternative<AllTokens>(selection));
   }
 }
 

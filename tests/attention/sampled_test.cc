@@ -113,7 +113,7 @@ void expect_two_stage_masks(const SparseOptions& options, const TileRule& rule) 
     ScoreTilesArgs args = rig.rows_and_keys(span, probes);
     args.visits = kept.mask;
     EXPECT_EQ(
-        words_of(rig.select(Phase::kPrefill, {span}).mask),
+        words_of(masked_in(rig.select(Phase::kPrefill, {span}))->mask),
         reference::mask_words(reference::score_tiles(args), record_shape(span, probes, num_lists),
                               rule, span.first_pos / kMaskTileTokens, kTilePromptTokens))
         << "rows from " << span.first_pos << ", two stages from " << *options.two_stage_tokens;
@@ -151,8 +151,9 @@ TEST(Sampled, TheFirstStageLeavesTilesOut) {
   const Span prompt{0, 0, kTilePromptTokens};
   one.run(Phase::kPrefill, {prompt});
   two.run(Phase::kPrefill, {prompt});
-  const std::vector<int32_t> all = words_of(one.select(Phase::kPrefill, {prompt}).mask);
-  const std::vector<int32_t> kept = words_of(two.select(Phase::kPrefill, {prompt}).mask);
+  const std::vector<int32_t> all = words_of(masked_in(one.select(Phase::kPrefill, {prompt}))->mask);
+  const std::vector<int32_t> kept =
+      words_of(masked_in(two.select(Phase::kPrefill, {prompt}))->mask);
   for (size_t i = 0; i < all.size(); ++i) {
     const auto q_tile = static_cast<int>(i % 8);
     if (q_tile < 5) {
@@ -177,11 +178,11 @@ TEST(Sampled, PassesBeforeTwoStagesWalkTheKeysOnce) {
   for (const int32_t columns : {0, 50}) {
     const auto policies =
         make_policies("sampled+full", bare({.two_stage_tokens = 1000, .column_tokens = columns}));
-    const Policy& policy = policies->of(Phase::kPrefill);
+    const TileScorer& scorer = *policies->of(Phase::kPrefill).tile_scorer();
     const auto num_walks = [&](int64_t first_pos, int64_t num_rows) {
       SelectInput input;
       input.span = {.first_pos = first_pos, .num_rows = num_rows, .prompt_end = 4096};
-      return policy.num_walks() - policy.first_walk(input);
+      return scorer.num_walks() - scorer.first_walk(input);
     };
     const int32_t one_stage = columns == 0 ? 1 : 3;
     EXPECT_EQ(num_walks(0, 1024), one_stage) << "its last tile begins at 896";
@@ -208,10 +209,11 @@ void expect_columns(const SparseOptions& options, const TileRule& rule) {
                                                             .probes_per_tile = 4,
                                                             .num_kv_tiles = 8});
   const Selection selection = rig.select(Phase::kPrefill, {prompt});
-  ASSERT_TRUE(selection.columns.present());
+  ASSERT_TRUE(masked_in(selection)->columns.present());
   for (int32_t list = 0; list < num_lists; ++list) {
-    EXPECT_TRUE(columns_at(selection.columns, list, 0).empty()) << "nothing lies before them";
-    const std::vector<int32_t> columns = columns_at(selection.columns, list, 1);
+    EXPECT_TRUE(columns_at(masked_in(selection)->columns, list, 0).empty())
+        << "nothing lies before them";
+    const std::vector<int32_t> columns = columns_at(masked_in(selection)->columns, list, 1);
     EXPECT_EQ(columns,
               testing::largest(scores.data() + (list * 2 + 1) * kTilePromptTokens, rule.sink_tokens,
                                512 - rule.recent_tokens, *options.column_tokens));
@@ -234,7 +236,7 @@ void expect_columns(const SparseOptions& options, const TileRule& rule) {
       for (int32_t j = 0; j <= q_tile; ++j) {
         word |= taken.is_set[static_cast<size_t>(j)] ? 1u << j : 0u;
       }
-      EXPECT_EQ(words_of(selection.mask)[static_cast<size_t>(list * 8 + q_tile)],
+      EXPECT_EQ(words_of(masked_in(selection)->mask)[static_cast<size_t>(list * 8 + q_tile)],
                 static_cast<int32_t>(word))
           << "list " << list << " query tile " << q_tile;
     }
@@ -297,9 +299,10 @@ TEST(Sampled, ColumnsFindWhatTheFirstStageCannotSee) {
     const Kept kept(rig, prompt, options);
     ASSERT_EQ(static_cast<uint32_t>(kept.words[kQueryTile]) & kBit, 0u) << "the pools see it";
     const Selection selection = rig.select(Phase::kPrefill, {prompt});
-    EXPECT_EQ(static_cast<uint32_t>(words_of(selection.mask)[kQueryTile]) & kBit, 0u);
-    EXPECT_EQ(PolicyRig::is_column(selection.columns, 0, kQueryTile * kMaskTileTokens, kKey),
-              columns > 0);
+    EXPECT_EQ(static_cast<uint32_t>(words_of(masked_in(selection)->mask)[kQueryTile]) & kBit, 0u);
+    EXPECT_EQ(
+        PolicyRig::is_column(masked_in(selection)->columns, 0, kQueryTile * kMaskTileTokens, kKey),
+        columns > 0);
   }
 }
 

@@ -54,7 +54,7 @@ inline void expect_masks(const std::string& policy, const SparseOptions& options
                                .probes_per_tile = probes_per_tile(probes),
                                .num_kv_tiles = static_cast<int32_t>(mask_tiles_of(span.end_pos()))},
                               rule, span.first_pos / kMaskTileTokens, kTilePromptTokens);
-    const TileMask mask = rig.select(Phase::kPrefill, {span}).mask;
+    const TileMask mask = masked_in(rig.select(Phase::kPrefill, {span}))->mask;
     ASSERT_TRUE(mask.present());
     EXPECT_EQ(mask.first_q_tile, span.first_pos / kMaskTileTokens);
     EXPECT_EQ(words_of(mask), expected) << policy << ", rows from " << span.first_pos;
@@ -66,11 +66,12 @@ inline void expect_cuts_change_nothing(const std::string& policy, const SparseOp
   PolicyRig rig(make_policies(policy + "+full", options), kMaskTileTokens);
   const Span prompt{0, 0, kTilePromptTokens};
   rig.run(Phase::kPrefill, {prompt});
-  const std::vector<int32_t> whole = words_of(rig.select(Phase::kPrefill, {prompt}).mask);
+  const std::vector<int32_t> whole =
+      words_of(masked_in(rig.select(Phase::kPrefill, {prompt}))->mask);
   for (const PolicyRig::Cuts& cuts :
        {PolicyRig::Cuts{128, 0}, {256, 0}, {384, 128}, {128, 256}, {0, 256}}) {
     const Selection selection = rig.select(Phase::kPrefill, {prompt}, PolicyRig::kLayers - 1, cuts);
-    EXPECT_EQ(words_of(selection.mask), whole)
+    EXPECT_EQ(words_of(masked_in(selection)->mask), whole)
         << "windows of " << cuts.window_rows << ", runs of " << cuts.run_tokens;
   }
 }
@@ -100,17 +101,17 @@ inline void expect_dense_where_asked(const std::string& policy, SparseOptions op
   PolicyRig rig(make_policies(policy + "+full", options), kMaskTileTokens);
   const Span prompt{0, 0, kTilePromptTokens};
   rig.run(Phase::kPrefill, {prompt});
-  EXPECT_FALSE(rig.select(Phase::kPrefill, {prompt}, 0).mask.present()) << "layer 0 is dense";
-  EXPECT_TRUE(rig.select(Phase::kPrefill, {prompt}, 1).mask.present());
+  EXPECT_FALSE(masked_in(rig.select(Phase::kPrefill, {prompt}, 0))) << "layer 0 is dense";
+  EXPECT_TRUE(masked_in(rig.select(Phase::kPrefill, {prompt}, 1)));
   const Span first{0, 0, 384, kTilePromptTokens};
-  EXPECT_FALSE(rig.select(Phase::kPrefill, {first}, 1).mask.present()) << "before the threshold";
+  EXPECT_FALSE(masked_in(rig.select(Phase::kPrefill, {first}, 1))) << "before the threshold";
 }
 
 // Counts add up over selections, by layer.
 inline void expect_counts(const std::string& policy, const SparseOptions& options) {
   PolicyRig rig(make_policies(policy + "+full", options), kMaskTileTokens);
   rig.run(Phase::kPrefill, {{0, 0, kTilePromptTokens}});
-  const auto counts = rig.policies().of(Phase::kPrefill).tile_counts();
+  const auto counts = rig.policies().of(Phase::kPrefill).tile_scorer()->tile_counts();
   ASSERT_EQ(counts.size(), static_cast<size_t>(PolicyRig::kLayers));
   const int64_t visible = PolicyRig::kKvHeads * (1 + 8) * 8 / 2;
   for (const TileCounts& layer : counts) {

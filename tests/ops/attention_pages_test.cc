@@ -203,19 +203,20 @@ TEST(AttentionPagesContractDeathTest, NamesTheRuleThatIsBroken) {
   const AttentionRun run{.block_tokens = 64, .pages = {{0, 1}}, .gathered_entries = 2};
   AttentionArgs args = problem.call(machine, run, 0, 1000);
   args.out = args.q;
-  args.pages.q_page_tokens = 8;
+  auto& pages = std::get<PageList>(args.selection);
+  pages.q_page_tokens = 8;
   EXPECT_DEATH(attention(machine.stream(), args), "q_page_tokens must be a multiple");
-  args.pages.q_page_tokens = 0;
-  args.pages.page_tokens = 48;
+  pages.q_page_tokens = 0;
+  pages.page_tokens = 48;
   EXPECT_DEATH(attention(machine.stream(), args), "block_tokens must be a multiple of pages");
-  args.pages.page_tokens = 16;
-  args.pages.gathered = true;
-  EXPECT_DEATH(attention(machine.stream(), args), "block_tokens must be pages.page_tokens");
-  args.pages.gathered = false;
-  args.pages.page_ids = args.pages.page_ids.reshape({3, 1, 1, 3});
+  pages.page_tokens = 16;
+  AttentionArgs gathered = args;
+  gathered.selection = GatheredPages{.list = pages, .places = {}, .source_block_tokens = 64};
+  EXPECT_DEATH(attention(machine.stream(), gathered), "block_tokens must be pages.page_tokens");
+  pages.page_ids = pages.page_ids.reshape({3, 1, 1, 3});
   EXPECT_DEATH(attention(machine.stream(), args), "page_ids is .*num_seqs is 1");
-  args.pages.page_ids = machine.tensor(DType::kI32, {1, 2, 1, 3});
-  args.pages.page_count = machine.tensor(DType::kI32, {1, 2, 1});
+  pages.page_ids = machine.tensor(DType::kI32, {1, 2, 1, 3});
+  pages.page_count = machine.tensor(DType::kI32, {1, 2, 1});
   EXPECT_DEATH(attention(machine.stream(), args), "one list per KV head or one for all");
 }
 

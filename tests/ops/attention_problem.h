@@ -210,7 +210,8 @@ class AttentionProblem {
         calls.push_back(args);
         continue;
       }
-      for (int32_t entry = 0; entry < args.pages.page_ids.dim(3); entry += run.gathered_entries) {
+      for (int32_t entry = 0; entry < listed_in(args.selection)->page_ids.dim(3);
+           entry += run.gathered_entries) {
         calls.push_back(gathered(machine, args, entry, run.gathered_entries));
       }
     }
@@ -246,22 +247,22 @@ class AttentionProblem {
     const KvBlocksView from = args.kv;
     const int32_t* table = args.block_table.data<int32_t>();
     args.block_table = {};
-    args.pages.gathered = true;
-    args.pages.first_entry = first_entry;
-    args.pages.num_entries = num_entries;
-    args.pages.source_block_tokens = from.shape.block_tokens;
-    args.kv.shape.block_tokens = args.pages.page_tokens;
+    PageList pages = *listed_in(args.selection);
+    pages.first_entry = first_entry;
+    pages.num_entries = num_entries;
+    args.selection =
+        GatheredPages{.list = pages, .places = {}, .source_block_tokens = from.shape.block_tokens};
+    args.kv.shape.block_tokens = pages.page_tokens;
     args.kv.num_blocks = num_entries;
     args.kv.stride_bytes = args.kv.shape.block_bytes() + 64;
     args.kv.base = machine.poisoned(static_cast<size_t>(num_entries) * args.kv.stride_bytes);
     const int32_t kv_end = args.kv_end.data<int32_t>()[0];
     for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
-      const int64_t list = args.pages.page_ids.dim(1) == 1 ? 0 : head;
-      const int32_t count = args.pages.page_count.data<int32_t>()[list];
+      const int64_t list = pages.page_ids.dim(1) == 1 ? 0 : head;
+      const int32_t count = pages.page_count.data<int32_t>()[list];
       for (int32_t i = first_entry; i < std::min(first_entry + num_entries, count); ++i) {
-        const int32_t page =
-            args.pages.page_ids.data<int32_t>()[list * args.pages.page_ids.dim(3) + i];
-        const int32_t token = page * args.pages.page_tokens;
+        const int32_t page = pages.page_ids.data<int32_t>()[list * pages.page_ids.dim(3) + i];
+        const int32_t token = page * pages.page_tokens;
         if (token >= kv_end) continue;
         copy_page(from, table[token / from.shape.block_tokens], token % from.shape.block_tokens,
                   head, args.kv, i - first_entry);
@@ -340,7 +341,8 @@ class AttentionProblem {
         lists_of(run, q_page_tokens, num_heads, num_q_pages);
     const auto num_seqs = static_cast<int64_t>(shape_.seqs.size());
     if (run.as_mask) {
-      args.mask = mask_of(machine, lists, {num_seqs, num_heads, num_q_pages});
+      args.selection = MaskedTiles{
+          .mask = mask_of(machine, lists, {num_seqs, num_heads, num_q_pages}), .columns = {}};
       return;
     }
     size_t width = 1;  // one more than the longest list: that entry must not be read
@@ -352,25 +354,28 @@ class AttentionProblem {
                 ids.begin() + static_cast<int64_t>(i) * static_cast<int64_t>(width));
       counts.push_back(static_cast<int32_t>(lists[i].size()));
     }
-    args.pages.page_ids =
-        machine.tensor(ids, {num_seqs, num_heads, num_q_pages, static_cast<int64_t>(width)});
-    args.pages.page_count = machine.tensor(counts, {num_seqs, num_heads, num_q_pages});
-    args.pages.page_tokens = run.page_tokens;
-    args.pages.q_page_tokens = run.q_page_tokens;
+    args.selection =
+        PageList{.page_ids = machine.tensor(
+                     ids, {num_seqs, num_heads, num_q_pages, static_cast<int64_t>(width)}),
+                 .page_count = machine.tensor(counts, {num_seqs, num_heads, num_q_pages}),
+                 .page_tokens = run.page_tokens,
+                 .q_page_tokens = run.q_page_tokens};
   }
 
   void fill_columns(Machine& machine, const AttentionRun& run, AttentionArgs& args) const {
     const int32_t first = shape_.seqs[0].first_pos / run.segment_tokens;
     const int32_t last = (shape_.seqs[0].num_kv_tokens() - 1) / run.segment_tokens;
-    args.columns = make_columns(machine, run.columns_of,
-                                {.num_lists = run.one_list_for_all_heads ? 1 : shape_.num_kv_heads,
-                                 .first_segment = first,
-                                 .num_segments = last - first + 1,
-                                 .segment_tokens = run.segment_tokens,
-                                 .num_kv_heads = shape_.num_kv_heads,
-                                 .head_dim = shape_.head_dim,
-                                 .k = k_[0].data(),
-                                 .v = v_[0].data()});
+    if (masked_in(args.selection) == nullptr) args.selection = MaskedTiles{};
+    std::get<MaskedTiles>(args.selection).columns =
+        make_columns(machine, run.columns_of,
+                     {.num_lists = run.one_list_for_all_heads ? 1 : shape_.num_kv_heads,
+                      .first_segment = first,
+                      .num_segments = last - first + 1,
+                      .segment_tokens = run.segment_tokens,
+                      .num_kv_heads = shape_.num_kv_heads,
+                      .head_dim = shape_.head_dim,
+                      .k = k_[0].data(),
+                      .v = v_[0].data()});
   }
 
   // The lists of every sequence, head and query page, in this order.

@@ -29,16 +29,18 @@ inline AttentionArgs pages_in_places(Machine& machine, AttentionArgs args, uint3
   const KvBlocksView from = args.kv;
   const int32_t num_heads = from.shape.num_kv_heads;
   const TensorView table = std::exchange(args.block_table, {});
-  const TensorView& ids = args.pages.page_ids;
+  PageList pages = *listed_in(args.selection);
+  const TensorView& ids = pages.page_ids;
   const int64_t num_lists = ids.dim(0) * num_heads;
   std::vector<int32_t> places(static_cast<size_t>(num_lists * ids.dim(3)));
   std::iota(places.begin(), places.end(), 0);
   std::shuffle(places.begin(), places.end(), std::mt19937(seed + 1));
-  args.pages.gathered = true;
-  args.pages.num_entries = static_cast<int32_t>(ids.dim(3));
-  args.pages.source_block_tokens = from.shape.block_tokens;
-  args.pages.places = machine.tensor(places, {ids.dim(0), num_heads, 1, ids.dim(3)});
-  args.kv.shape.block_tokens = args.pages.page_tokens;
+  pages.num_entries = static_cast<int32_t>(ids.dim(3));
+  args.selection =
+      GatheredPages{.list = pages,
+                    .places = machine.tensor(places, {ids.dim(0), num_heads, 1, ids.dim(3)}),
+                    .source_block_tokens = from.shape.block_tokens};
+  args.kv.shape.block_tokens = pages.page_tokens;
   args.kv.num_blocks = static_cast<int32_t>(places.size());
   args.kv.stride_bytes = args.kv.shape.block_bytes() + 64;
   args.kv.base = machine.poisoned(places.size() * args.kv.stride_bytes);
@@ -46,8 +48,8 @@ inline AttentionArgs pages_in_places(Machine& machine, AttentionArgs args, uint3
     const auto head = static_cast<int32_t>(i % num_heads);
     const int64_t seq = i / num_heads;
     const int64_t list = seq * ids.dim(1) + (ids.dim(1) == 1 ? 0 : head);
-    for (int32_t j = 0; j < args.pages.page_count.data<int32_t>()[list]; ++j) {
-      const int32_t token = ids.data<int32_t>()[list * ids.dim(3) + j] * args.pages.page_tokens;
+    for (int32_t j = 0; j < pages.page_count.data<int32_t>()[list]; ++j) {
+      const int32_t token = ids.data<int32_t>()[list * ids.dim(3) + j] * pages.page_tokens;
       if (token >= args.kv_end.data<int32_t>()[seq]) continue;
       const int32_t entry = token / from.shape.block_tokens;
       copy_page(from, table.data<int32_t>()[seq * table.dim(1) + entry],

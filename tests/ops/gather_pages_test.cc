@@ -179,7 +179,7 @@ TEST(GatherPagesTest, AttentionOverGatheredPagesHasTheBitsOfPagesInPlace) {
   GatherPagesArgs gather{.src = in_place.kv,
                          .block_ids = in_place.block_table.reshape({8}),
                          .kv_end = in_place.kv_end,
-                         .pages = in_place.pages,
+                         .pages = *listed_in(in_place.selection),
                          .num_bytes = machine.tensor(std::vector<int64_t>{0}, {1})};
   gather.pages.num_entries = 6;
   gather.dst.shape = {3, 128, 32};
@@ -191,11 +191,10 @@ TEST(GatherPagesTest, AttentionOverGatheredPagesHasTheBitsOfPagesInPlace) {
   gathered.state = problem.new_state(machine);
   gathered.kv = gather.dst;
   gathered.block_table = {};
-  gathered.pages.gathered = true;
-  gathered.pages.num_entries = 6;
-  gathered.pages.source_block_tokens = in_place.kv.shape.block_tokens;
   for (int32_t entry = 0; entry < 18; entry += 6) {
-    gather.pages.first_entry = gathered.pages.first_entry = entry;
+    gather.pages.first_entry = entry;
+    gathered.selection = GatheredPages{
+        .list = gather.pages, .places = {}, .source_block_tokens = in_place.kv.shape.block_tokens};
     gathered.first = entry == 0;
     gathered.last = entry == 12;
     gather_pages(machine.stream(), gather);

@@ -14,13 +14,14 @@
 
 #include "attention/policies/full.h"
 #include "attention/policy_pair.h"
+#include "attention/tile_scorer.h"
 #include "core/arena.h"
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
 
 namespace sluice::testing {
 
-class ScopedPolicy final : public Policy {
+class ScopedPolicy final : public Policy, public TileScorer {
  public:
   struct Options {
     int32_t scope_tokens = 128;
@@ -51,6 +52,7 @@ class ScopedPolicy final : public Policy {
     std::memset(lists_.key_hashes.bytes(), 0, lists_.key_hashes.num_bytes());
   }
 
+  TileScorer* tile_scorer() override { return this; }
   int32_t window_rows(const SelectInput& input) const override {
     return input.layer.value < options_.dense_layers ? 0 : options_.window_rows;
   }
@@ -74,7 +76,7 @@ class ScopedPolicy final : public Policy {
       const WriteTiles work = write_tiles(input, {0, static_cast<int32_t>(input.span.num_rows)});
       as_cpu(stream).submit("scoped_select", [work](ThreadTeam&) { work.run(); });
     }
-    return {.pages = {}, .mask = {.bits = lists_.bits, .first_q_tile = 0}};
+    return MaskedTiles{.mask = {.bits = lists_.bits, .first_q_tile = 0}, .columns = {}};
   }
 
  private:

@@ -163,7 +163,9 @@ void FlexPrefillPolicy::choose(Stream& stream, const SelectInput& input, const T
 
 Selection FlexPrefillPolicy::select(Stream& stream, const SelectInput& input) {
   Selection selection = ProbePolicy::select(stream, input);
-  if (selection.mask.present()) selection.columns = columns_.columns_of(input);
+  if (auto* tiles = std::get_if<MaskedTiles>(&selection)) {
+    tiles->columns = columns_.columns_of(input);
+  }
   return selection;
 }
 

@@ -49,6 +49,9 @@ MInferencePolicy::MInferencePolicy(const SparseOptions& options)
   const bool is_mixed =
       profile_ && (profile_->has(HeadKind::kStream) || profile_->has(HeadKind::kBlockSparse));
   if (is_mixed) mixed_.emplace(*profile_);
+  if (!profile_) return;
+  set_note(fmt::format("sparse_policy 'minference' takes the sizes of heads from {}: {}",
+                       profile_->name(), profile_->describe()));
 }
 
 MInferencePolicy::Sizes MInferencePolicy::sizes_of(const SparseOptions& options,
@@ -68,12 +71,6 @@ MInferencePolicy::Sizes MInferencePolicy::sizes_of(const SparseOptions& options,
   return {.num_verticals = options.vertical_tokens.value_or(kVerticalTokens),
           .num_diagonals =
               static_cast<int32_t>(mask_tiles_of(options.slash_tokens.value_or(kSlashTokens)))};
-}
-
-std::string MInferencePolicy::note() const {
-  if (!profile_) return "";
-  return fmt::format("sparse_policy 'minference' takes the sizes of heads from {}: {}",
-                     profile_->name(), profile_->describe());
 }
 
 // ---- Memory ------------------------------------------------------------------------------------
@@ -163,7 +160,9 @@ void MInferencePolicy::choose(Stream& stream, const SelectInput& input, const Ti
 
 Selection MInferencePolicy::select(Stream& stream, const SelectInput& input) {
   Selection selection = TilePolicy::select(stream, input);
-  if (selection.mask.present()) selection.columns = columns_.columns_of(input);
+  if (auto* tiles = std::get_if<MaskedTiles>(&selection)) {
+    tiles->columns = columns_.columns_of(input);
+  }
   return selection;
 }
 

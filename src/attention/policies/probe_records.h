@@ -4,7 +4,7 @@
 // Used by the tile policies that score KV tiles by probes. Thread rule: as Policy.
 #pragma once
 
-#include "attention/policy.h"
+#include "attention/tile_scorer.h"
 #include "core/arena.h"
 #include "device/device.h"
 

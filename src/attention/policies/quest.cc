@@ -116,7 +116,7 @@ Selection QuestPolicy::select(Stream& stream, const SelectInput& input) {
                         .rule = page_rule(),
                         .pages = pages,
                         .reads = {.counts = reads_, .block_ids = input.block_ids}});
-  return {.pages = pages, .mask = {}, .columns = {}};
+  return pages;
 }
 
 }  // namespace sluice

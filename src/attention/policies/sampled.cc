@@ -175,7 +175,9 @@ void SampledPolicy::choose(Stream& stream, const SelectInput& input, const TileR
 
 Selection SampledPolicy::select(Stream& stream, const SelectInput& input) {
   Selection selection = ProbePolicy::select(stream, input);
-  if (has_columns_ && selection.mask.present()) selection.columns = columns_.columns_of(input);
+  if (auto* tiles = std::get_if<MaskedTiles>(&selection); tiles != nullptr && has_columns_) {
+    tiles->columns = columns_.columns_of(input);
+  }
   return selection;
 }
 

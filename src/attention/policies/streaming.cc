@@ -31,7 +31,7 @@ Selection StreamingPolicy::select(Stream& stream, const SelectInput& input) {
                         .kv_end = input.kv_end,
                         .rule = page_rule(),
                         .pages = pages});
-  return {.pages = pages, .mask = {}, .columns = {}};
+  return pages;
 }
 
 }  // namespace sluice

@@ -182,7 +182,7 @@ Selection TilePolicy::select(Stream& stream, const SelectInput& input) {
                  .src = memory_.counts.bytes(),
                  .num_bytes = memory_.counts.num_bytes()});
   }
-  return {.pages = {}, .mask = mask_of(input), .columns = {}};
+  return MaskedTiles{.mask = mask_of(input), .columns = {}};
 }
 
 // From the first tile whose rows do not all attend to everything and were not measured, up to the

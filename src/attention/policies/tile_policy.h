@@ -11,6 +11,7 @@
 
 #include "attention/policy.h"
 #include "attention/policy_options.h"
+#include "attention/tile_scorer.h"
 #include "core/arena.h"
 #include "ops/tiles/tile_rule.h"
 
@@ -44,7 +45,7 @@ int64_t num_mask_words(int64_t num_lists, const PolicyLimits& limits);
 // The mask of the rows of a span, packed into those words.
 TileMask make_mask(const TensorView& words, int64_t num_lists, const PrefillSpan& span);
 
-class TilePolicy : public Policy {
+class TilePolicy : public Policy, public TileScorer {
  public:
   // Errors: kInvalidArgument unless block_tokens is a multiple of kMaskTileTokens.
   SelectionRule rule(const KvBlockShape& block) const override;
@@ -56,6 +57,7 @@ class TilePolicy : public Policy {
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                   const PolicyLimits& limits) override;
   int32_t window_rows(const SelectInput& input) const override;
+  TileScorer* tile_scorer() override { return this; }
   Selection select(Stream& stream, const SelectInput& input) override;
   TileRows audited_rows(const SelectInput& input) const override;
   std::span<const TileCounts> tile_counts() const override;

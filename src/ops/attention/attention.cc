@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// Checks the blocks and tables of the run. Gathered pages need no block table.
+// Checks the blocks and tables of the run.
 void check_kv(const AttentionArgs& args, ShapeContract& shapes) {
   const KvBlockShape& kv = args.kv.shape;
   shapes.require(args.kv.base != nullptr || args.kv.num_blocks == 0, "kv must be present");
@@ -21,23 +21,25 @@ void check_kv(const AttentionArgs& args, ShapeContract& shapes) {
                  "block_tokens must be a multiple of kAttentionTile");
   shapes.expect("kv_begin", args.kv_begin, DType::kI32, {"num_seqs"});
   shapes.expect("kv_end", args.kv_end, DType::kI32, {"num_seqs"});
-  if (args.pages.gathered) return;
+  if (gathered_in(args.selection) != nullptr) return;
   shapes.expect("block_table", args.block_table, DType::kI32, {"num_seqs", "max_blocks"});
 }
 
 // A gathered page is a block of one page, and one call attends one list per KV head.
-void check_gathered(const AttentionArgs& args, ShapeContract& shapes) {
-  const PageList& pages = args.pages;
+void check_gathered(const AttentionArgs& args, const GatheredPages& gathered,
+                    ShapeContract& shapes) {
+  const PageList& pages = gathered.list;
   shapes.require(args.kv.shape.block_tokens == pages.page_tokens,
                  "kv.shape.block_tokens must be pages.page_tokens when pages are gathered");
-  shapes.require(shapes["num_q_pages"] == 1 && (shapes["num_seqs"] == 1 || pages.places.present()),
-                 "num_seqs and num_q_pages must be 1 when pages are gathered");
   shapes.require(
-      pages.source_block_tokens > 0 && pages.source_block_tokens % pages.page_tokens == 0,
-      "pages.source_block_tokens must be a multiple of pages.page_tokens when they are gathered");
-  if (pages.places.present()) {
+      shapes["num_q_pages"] == 1 && (shapes["num_seqs"] == 1 || gathered.places.present()),
+      "num_seqs and num_q_pages must be 1 when pages are gathered");
+  shapes.require(
+      gathered.source_block_tokens > 0 && gathered.source_block_tokens % pages.page_tokens == 0,
+      "source_block_tokens must be a multiple of pages.page_tokens when pages are gathered");
+  if (gathered.places.present()) {
     shapes.bind("num_kv_heads", args.kv.shape.num_kv_heads);
-    shapes.expect("pages.places", pages.places, DType::kI32,
+    shapes.expect("places", gathered.places, DType::kI32,
                   {"num_seqs", "num_kv_heads", "num_q_pages", "max_places"});
     shapes.require(pages.first_entry == 0, "pages with places must be one part");
     return;
@@ -47,14 +49,8 @@ void check_gathered(const AttentionArgs& args, ShapeContract& shapes) {
       "kv must have a block for each of pages.num_entries");
 }
 
-// Lists are both present or both absent; page sizes nest: tile, page, block.
-void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
-  const PageList& pages = args.pages;
-  shapes.require(pages.page_ids.present() == pages.page_count.present(),
-                 "pages.page_ids and pages.page_count must be both present or both absent");
-  shapes.require(pages.present() || !pages.gathered, "gathered pages must be listed");
-  shapes.require(pages.gathered || !pages.places.present(), "pages with places must be gathered");
-  if (!pages.present()) return;
+// Page sizes nest: tile, page, block.
+void check_pages(const AttentionArgs& args, const PageList& pages, ShapeContract& shapes) {
   shapes.expect("pages.page_ids", pages.page_ids, DType::kI32,
                 {"num_seqs", "num_list_heads", "num_q_pages", "max_pages"});
   shapes.expect("pages.page_count", pages.page_count, DType::kI32,
@@ -70,26 +66,20 @@ void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
                  "pages.q_page_tokens must be a multiple of kAttentionTile");
   shapes.require(pages.q_page_tokens > 0 || shapes["num_q_pages"] == 1,
                  "num_q_pages must be 1 when q_page_tokens is 0");
-  if (pages.gathered) check_gathered(args, shapes);
 }
 
 // Checks the shape of a tile mask.
-void check_mask(const AttentionArgs& args, ShapeContract& shapes) {
-  if (!args.mask.present()) return;
-  shapes.require(!args.pages.present(), "pages and mask must not both be present");
-  shapes.expect("mask.bits", args.mask.bits, DType::kI32,
+void check_mask(const AttentionArgs& args, const TileMask& mask, ShapeContract& shapes) {
+  shapes.expect("mask.bits", mask.bits, DType::kI32,
                 {"num_seqs", "num_mask_heads", "num_q_tiles", "num_words"});
   const int64_t heads = shapes["num_mask_heads"];
   shapes.require(heads == 1 || heads == args.kv.shape.num_kv_heads,
                  "mask must have one entry for all heads or per KV head");
-  shapes.require(args.mask.first_q_tile >= 0, "mask.first_q_tile must not be negative");
+  shapes.require(mask.first_q_tile >= 0, "mask.first_q_tile must not be negative");
 }
 
-// Columns belong to segments of whole query tiles of one sequence, and lie beside a mask.
-void check_columns(const AttentionArgs& args, ShapeContract& shapes) {
-  const TileColumns& columns = args.columns;
-  if (!columns.present()) return;
-  shapes.require(args.mask.present(), "columns must lie beside a mask");
+// Columns belong to segments of whole query tiles of one sequence.
+void check_columns(const AttentionArgs& args, const TileColumns& columns, ShapeContract& shapes) {
   shapes.require(shapes["num_seqs"] == 1, "num_seqs must be 1 when columns are present");
   shapes.bind("num_kv_heads", args.kv.shape.num_kv_heads);
   shapes.bind("2", 2);
@@ -102,6 +92,16 @@ void check_columns(const AttentionArgs& args, ShapeContract& shapes) {
                  "max_columns must be a multiple of kMaskTileTokens");
   shapes.require(columns.segment_tokens > 0 && columns.segment_tokens % kMaskTileTokens == 0,
                  "columns.segment_tokens must be a multiple of kMaskTileTokens");
+}
+
+void check_selection(const AttentionArgs& args, ShapeContract& shapes) {
+  if (const PageList* pages = listed_in(args.selection)) check_pages(args, *pages, shapes);
+  if (const GatheredPages* pages = gathered_in(args.selection))
+    check_gathered(args, *pages, shapes);
+  const MaskedTiles* tiles = masked_in(args.selection);
+  if (tiles == nullptr) return;
+  check_mask(args, tiles->mask, shapes);
+  if (tiles->columns.present()) check_columns(args, tiles->columns, shapes);
 }
 
 // A call that is both first and last neither reads nor writes the carried state.
@@ -124,9 +124,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
   shapes.bind("num_seqs + 1", shapes["num_seqs"] + 1);
   shapes.expect("batch.row_begin", args.batch.row_begin, DType::kI32, {"num_seqs + 1"});
   check_kv(args, shapes);
-  check_pages(args, shapes);
-  check_mask(args, shapes);
-  check_columns(args, shapes);
+  check_selection(args, shapes);
   check_state(args, shapes);
   ops_of(stream.device()).attention(stream, args);
 }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 
 #include "core/tensor_view.h"
 #include "device/device.h"
@@ -41,7 +42,7 @@ struct AttentionState {
   TensorView sum;  // f32 [num_rows, num_q_heads]
 };
 
-// Pages to attend instead of all tokens: sorted, unique page ids; absent means everything.
+// Pages to attend instead of all tokens: sorted, unique page ids.
 // Page p holds tokens [p * page_tokens, (p + 1) * page_tokens) of its sequence. Pages or parts of
 // pages outside [kv_begin, kv_end) are skipped, so that one list serves a split walk; tokens after
 // a row's own position stay invisible to it as always.
@@ -50,29 +51,33 @@ struct AttentionState {
 // absolute position / q_page_tokens is the same share a list, and list 0 is that of first_pos. With
 // q_page_tokens 0 one list serves all rows of a sequence (decode).
 //
-// By default page p is found through block_table. With `gathered`, entries [first_entry,
-// first_entry + num_entries) of each list have been copied side by side (ops/pages/gather_pages.h):
-// entry first_entry + j of KV head h is head h of block j of `kv`, whose block_tokens is
-// page_tokens; block_table is not read, other entries are skipped, and the bits are those of the
-// pages in place; num_seqs and num_q_pages are 1 (on CUDA num_rows, too: kUnsupported). The calls
-// for the parts of one list follow one another on the stream, with no other attention in between.
-//
-// Gathered pages that have `places` lie anywhere: entry j of KV head h of sequence s is head h of
-// block places[s][h][0][j] of `kv`. Then num_seqs may be larger, and the whole list is one part
-// (first_entry 0, no list longer than max_places). Places of entries that are skipped are not read.
+// Page p is found through block_table. Copies of pages are GatheredPages.
 struct PageList {
   TensorView page_ids;        // i32 [num_seqs, num_kv_heads or 1, num_q_pages, max_pages]
   TensorView page_count;      // i32 [num_seqs, num_kv_heads or 1, num_q_pages]
   int32_t page_tokens = 0;    // multiple of kAttentionTile; block_tokens is a multiple of it
   int32_t q_page_tokens = 0;  // multiple of kAttentionTile, or 0: num_q_pages is 1
-  bool gathered = false;
+  // Of copies and of attention over them: entries [first_entry, first_entry + num_entries) of each
+  // list. Attention to pages in place does not read these.
   int32_t first_entry = 0;
   int32_t num_entries = 0;
-  TensorView places;  // i32 [num_seqs, num_kv_heads, 1, max_places]; absent: side by side
-  int32_t source_block_tokens = 0;  // gathered: block_tokens of the blocks the pages came from;
-                                    // what divides it fixes the order of sums on CUDA
+};
 
-  bool present() const { return page_ids.present(); }
+// Listed pages that have been copied, each a block of its own. Without `places` entries
+// [first_entry, first_entry + num_entries) of each list lie side by side
+// (ops/pages/gather_pages.h): entry first_entry + j of KV head h is head h of block j of `kv`,
+// whose block_tokens is page_tokens; other entries are skipped, and the bits are those of the pages
+// in place; num_seqs and num_q_pages are 1 (on CUDA num_rows, too: kUnsupported). The calls for the
+// parts of one list follow one another on the stream, with no other attention in between.
+//
+// Pages that have `places` lie anywhere: entry j of KV head h of sequence s is head h of block
+// places[s][h][0][j] of `kv`. Then num_seqs may be larger, and the whole list is one part
+// (first_entry 0, no list longer than max_places). Places of entries that are skipped are not read.
+struct GatheredPages {
+  PageList list;
+  TensorView places;  // i32 [num_seqs, num_kv_heads, 1, max_places]; absent: side by side
+  int32_t source_block_tokens = 0;  // block_tokens of the blocks the pages came from; what divides
+                                    // it fixes the order of sums on CUDA
 };
 
 // Tiles to attend instead of all tokens, for prefill: bit b of word w of entry [s][h][i] is set
@@ -111,6 +116,29 @@ struct TileColumns {
   bool present() const { return positions.present(); }
 };
 
+struct MaskedTiles {
+  TileMask mask;
+  TileColumns columns;  // absent: tiles alone
+};
+
+struct AllTokens {};
+
+// What a call attends, of the tokens that a row may see. Policies make all but the copies of pages.
+using Selection = std::variant<AllTokens, PageList, GatheredPages, MaskedTiles>;
+
+// The alternative of a selection that a caller asks for, or null.
+inline const MaskedTiles* masked_in(const Selection& selection) {
+  return std::get_if<MaskedTiles>(&selection);
+}
+inline const GatheredPages* gathered_in(const Selection& selection) {
+  return std::get_if<GatheredPages>(&selection);
+}
+// Lists of pages, in place or gathered.
+inline const PageList* listed_in(const Selection& selection) {
+  const GatheredPages* gathered = gathered_in(selection);
+  return gathered != nullptr ? &gathered->list : std::get_if<PageList>(&selection);
+}
+
 // The rows and sequences of one pass: made once by engine/runner, read by every layer.
 // All arrays are device memory; the two maxima are host knowledge that sizes the launch.
 struct AttentionBatch {
@@ -131,15 +159,14 @@ struct AttentionArgs {
                            // and of block_tokens
   TensorView kv_end;       // i32 [num_seqs]: one past the last; rows see tokens <= their position
   TensorView block_table;  // i32 [num_seqs, max_blocks]: entry j is the index in `kv` of the block
-                           // that holds tokens kv_begin[s] + [j, j + 1) * block_tokens
-  PageList pages;
-  TileMask mask;        // absent when pages are present
-  TileColumns columns;  // only beside a mask; num_seqs is 1
+                           // that holds tokens kv_begin[s] + [j, j + 1) * block_tokens; absent for
+                           // GatheredPages
+  Selection selection;     // num_seqs is 1 for columns
 
   AttentionState state;  // needed unless first && last
   bool first = true;     // start from the empty state instead of reading it; a sequence whose run
-                         // begins at token 0 always does, unless pages.first_entry says that the
-                         // call is a later part of a gathered list
+                         // begins at token 0 always does, unless first_entry says that the call
+                         // is a later part of gathered pages
   bool last = true;      // write out = acc / sum instead of the state; a row that saw no token is 0
 };
 

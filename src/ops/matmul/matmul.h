@@ -39,7 +39,7 @@ struct PackWeightArgs {
 // Types: bf16, f16 or f32 to the format of `dst`, rounded to nearest.
 // Aliasing: none; `src` is host memory and `dst` device memory.
 // Order: the host memory of `src`, or `reader`, must live until the stream has passed this op.
-// Errors: kUnsupported for a format without a kernel; a reader keeps its own.
+// Errors: those of every op (ops/ops.h); a reader keeps its own.
 void pack_weight(Stream& stream, const PackWeightArgs& args);
 
 struct MatmulArgs {
@@ -55,8 +55,8 @@ struct MatmulArgs {
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only. A row's bits depend on that row alone on the CPU; on CUDA they may depend on
 // m.
-// Errors: kUnsupported for a format without a kernel. On CUDA products of many rows need cuBLASLt:
-// an asynchronous kUnsupported where the library is not there, kDevice where it has no algorithm.
+// Errors: on CUDA products of many rows need cuBLASLt: an asynchronous kUnsupported where the
+// library is not there, kDevice where it has no algorithm.
 void matmul(Stream& stream, const MatmulArgs& args);
 
 struct EmbeddingArgs {
@@ -70,7 +70,7 @@ struct EmbeddingArgs {
 // Types: i32 ids, bf16 rows; values are copied.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only; ids are read when the stream reaches the op.
-// Errors: kUnsupported for a format without a kernel. An id outside the table is an asynchronous
+// Errors: an id outside the table is an asynchronous
 // error that names its place.
 void embedding(Stream& stream, const EmbeddingArgs& args);
 

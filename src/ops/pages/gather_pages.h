@@ -24,8 +24,7 @@ struct GatherPagesArgs {
   TensorView places;      // i32 [num_blocks]: entry j is where that block lies in `resident`, or
                           // negative: it is read from src; absent: all are
   TensorView kv_end;      // i32 [1]: pages that begin here or later are not on the host: skipped
-  PageList pages;         // num_seqs and num_q_pages are 1; `gathered` is not read, first_entry and
-                          // num_entries are
+  PageList pages;         // num_seqs and num_q_pages are 1
   KvBlocksView dst;       // device memory: head h of block j receives entry first_entry + j of head
                           // h's list, keys then values; shape.block_tokens is pages.page_tokens
   TensorView num_bytes;   // i64 [1], device memory: the bytes read from src are added; absent: not

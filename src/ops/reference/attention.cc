@@ -19,7 +19,8 @@ struct Head {
 
 // The index of the token's page in the list of the head's query page; -1 if the page is not listed,
 // or is outside the gathered entries.
-int32_t listed_at(const PageList& pages, const Head& head, int32_t token) {
+int32_t listed_at(const Selection& selection, const Head& head, int32_t token) {
+  const PageList& pages = *listed_in(selection);
   const int64_t num_list_heads = pages.page_ids.dim(1);
   const int64_t num_q_pages = pages.page_ids.dim(2);
   const int64_t list_head = num_list_heads == 1 ? 0 : head.kv_head;
@@ -29,7 +30,7 @@ int32_t listed_at(const PageList& pages, const Head& head, int32_t token) {
   const auto index =
       static_cast<int32_t>(std::find(ids, ids + count, token / pages.page_tokens) - ids);
   // Gathered pages outside the call's entries belong to another call of the list.
-  const bool here = !pages.gathered ||
+  const bool here = gathered_in(selection) == nullptr ||
                     (index >= pages.first_entry && index < pages.first_entry + pages.num_entries);
   return index < count && here ? index : -1;
 }
@@ -48,8 +49,8 @@ bool is_set(const TileMask& mask, const Head& head, int32_t token) {
 
 // Whether mask or list lets the head attend to the token; everything is selected without either.
 bool is_selected(const AttentionArgs& args, const Head& head, int32_t token) {
-  if (args.mask.present()) return is_set(args.mask, head, token);
-  return !args.pages.present() || listed_at(args.pages, head, token) >= 0;
+  if (const MaskedTiles* tiles = masked_in(args.selection)) return is_set(tiles->mask, head, token);
+  return listed_in(args.selection) == nullptr || listed_at(args.selection, head, token) >= 0;
 }
 
 // The keys (or, with `values`, the values) of a token: head_dim numbers.
@@ -58,12 +59,12 @@ const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token
   // A gathered page is a block of its own, found by its index in the list; any other token through
   // the block table of its run.
   int32_t block = 0;
-  if (args.pages.gathered) {
-    const int32_t index = listed_at(args.pages, head, token);
-    const TensorView& places = args.pages.places;
+  if (const GatheredPages* pages = gathered_in(args.selection)) {
+    const int32_t index = listed_at(args.selection, head, token);
+    const TensorView& places = pages->places;
     const int64_t list = head.seq * shape.num_kv_heads + head.kv_head;
     block = places.present() ? places.data<int32_t>()[list * places.dim(3) + index]
-                             : index - args.pages.first_entry;
+                             : index - pages->list.first_entry;
   } else {
     const int32_t index =
         token / shape.block_tokens - args.kv_begin.data<int32_t>()[head.seq] / shape.block_tokens;
@@ -81,9 +82,9 @@ struct Token {
 };
 
 // The columns of the head's segment before `end` whose tiles are not set.
-void add_columns(const AttentionArgs& args, const Head& head, int32_t end,
+void add_columns(const AttentionArgs& args, const MaskedTiles& tiles, const Head& head, int32_t end,
                  std::vector<Token>& tokens) {
-  const TileColumns& columns = args.columns;
+  const TileColumns& columns = tiles.columns;
   const int64_t list_head = columns.positions.dim(0) == 1 ? 0 : head.kv_head;
   const int64_t segment = head.position / columns.segment_tokens - columns.first_segment;
   const int64_t list = list_head * columns.positions.dim(1) + segment;
@@ -94,7 +95,7 @@ void add_columns(const AttentionArgs& args, const Head& head, int32_t end,
       (segment * args.kv.shape.num_kv_heads + head.kv_head) * 2 * max_columns * head_dim;
   for (int32_t i = 0; i < columns.count.data<int32_t>()[list]; ++i) {
     const int32_t position = columns.positions.data<int32_t>()[list * max_columns + i];
-    if (position >= end || is_set(args.mask, head, position)) continue;
+    if (position >= end || is_set(tiles.mask, head, position)) continue;
     tokens.push_back({.k = k + i * head_dim, .v = k + (max_columns + i) * head_dim});
   }
 }
@@ -108,7 +109,8 @@ std::vector<Token> visible_tokens(const AttentionArgs& args, const Head& head) {
     if (!is_selected(args, head, token)) continue;
     tokens.push_back({entry(args, head, token, false), entry(args, head, token, true)});
   }
-  if (args.columns.present()) add_columns(args, head, end, tokens);
+  const MaskedTiles* tiles = masked_in(args.selection);
+  if (tiles != nullptr && tiles->columns.present()) add_columns(args, *tiles, head, end, tokens);
   return tokens;
 }
 
@@ -141,7 +143,8 @@ void for_each_head(const AttentionArgs& args, F&& fn) {
   const int64_t num_q_heads = args.q.dim(1);
   const int64_t group = num_q_heads / args.kv.shape.num_kv_heads;
   const int32_t* row_begin = args.batch.row_begin.data<int32_t>();
-  const int32_t q_page_tokens = args.pages.q_page_tokens;
+  const PageList* pages = listed_in(args.selection);
+  const int32_t q_page_tokens = pages == nullptr ? 0 : pages->q_page_tokens;
   for (int64_t seq = 0; seq < args.batch.first_pos.dim(0); ++seq) {
     const int32_t first_pos = args.batch.first_pos.data<int32_t>()[seq];
     for (int32_t row = row_begin[seq]; row < row_begin[seq + 1]; ++row) {

@@ -228,9 +228,10 @@ TEST(TileColumns, TilesOfColumnsThatAreCoveredAreNotVisited) {
     AttentionArgs args = problem.call(machine, run, 0, 2048);
     args.out = machine.tensor(DType::kBF16, {args.q.dim(0), args.q.dim(1), args.q.dim(2)});
     const int64_t tile_elements = int64_t{kTile} * c.head_dim;
-    const int64_t plane_elements = args.columns.positions.dim(2) * c.head_dim;
-    for (int64_t plane = 0; plane < args.columns.kv.num_elements() / plane_elements; ++plane) {
-      std::fill_n(args.columns.kv.data<BFloat16>() + plane * plane_elements, tile_elements,
+    const TileColumns& columns = masked_in(args.selection)->columns;
+    const int64_t plane_elements = columns.positions.dim(2) * c.head_dim;
+    for (int64_t plane = 0; plane < columns.kv.num_elements() / plane_elements; ++plane) {
+      std::fill_n(columns.kv.data<BFloat16>() + plane * plane_elements, tile_elements,
                   BFloat16::from_bits(0x7fc0));
     }
     attend(machine, args, best_kernels());
@@ -269,10 +270,11 @@ TEST(TileColumns, SaysThatAGpusScratchIsTooSmall) {
   Machine machine;
   AttentionArgs args = problem_of(c).call(machine, run_of(c), 0, 2048);
   args.out = args.q;
-  args.mask.bits = machine.tensor(DType::kI32, {1, 1, 1 << 16, 1});
-  args.columns.positions = machine.tensor(DType::kI32, {1, 3, 64 * kTile});
-  args.columns.count = machine.tensor(DType::kI32, {1, 3});
-  args.columns.kv = machine.tensor(DType::kBF16, {3, 2, 2, 64 * kTile, c.head_dim});
+  auto& [mask, columns] = std::get<MaskedTiles>(args.selection);
+  mask.bits = machine.tensor(DType::kI32, {1, 1, 1 << 16, 1});
+  columns.positions = machine.tensor(DType::kI32, {1, 3, 64 * kTile});
+  columns.count = machine.tensor(DType::kI32, {1, 3});
+  columns.kv = machine.tensor(DType::kBF16, {3, 2, 2, 64 * kTile, c.head_dim});
   try {
     attend(machine, args, best_kernels());
     machine.synchronize();
@@ -290,14 +292,11 @@ TEST(TileColumnsContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   AttentionArgs args = problem.call(machine, run_of(c), 0, 2048);
   args.out = args.q;
-  const TileMask mask = args.mask;
-  args.mask = {};
-  EXPECT_DEATH(attention(machine.stream(), args), "columns must lie beside a mask");
-  args.mask = mask;
-  args.columns.segment_tokens = 64;
+  TileColumns& columns = std::get<MaskedTiles>(args.selection).columns;
+  columns.segment_tokens = 64;
   EXPECT_DEATH(attention(machine.stream(), args), "segment_tokens must be a multiple");
-  args.columns.segment_tokens = 512;
-  args.columns.count = machine.tensor(DType::kI32, {2, 3});
+  columns.segment_tokens = 512;
+  columns.count = machine.tensor(DType::kI32, {2, 3});
   EXPECT_DEATH(attention(machine.stream(), args), "columns.count is .*num_segments");
 }
 

@@ -72,11 +72,10 @@ TEST_F(TileMaskTest, IsThePageListOfItsTiles) {
       .block_tokens = kTile, .list_of = list_of, .page_tokens = kTile, .q_page_tokens = kTile};
   const AttentionArgs listed = problem_.call(machine_, run, 0, 512);
   AttentionArgs masked = listed;
-  masked.pages = {};
-  masked.mask = mask(2, 2, 2, [](int32_t head) { return head; });
+  masked.selection = MaskedTiles{.mask = mask(2, 2, 2, [](int32_t head) { return head; })};
   EXPECT_EQ(reference::attention(masked), reference::attention(listed));
   run.list_of = [](int32_t seq, int32_t, int32_t q_tile) { return list_of(seq, 0, q_tile); };
-  masked.mask = mask(1, 2, 2, [](int32_t) { return 0; });
+  masked.selection = MaskedTiles{.mask = mask(1, 2, 2, [](int32_t) { return 0; })};
   EXPECT_EQ(reference::attention(masked),
             reference::attention(problem_.call(machine_, run, 0, 512)))
       << "one for all heads";
@@ -85,9 +84,10 @@ TEST_F(TileMaskTest, IsThePageListOfItsTiles) {
 TEST_F(TileMaskTest, AllBitsAreNoMask) {
   const AttentionArgs whole = without_selection();
   AttentionArgs masked = whole;
-  masked.mask = {
-      .bits = machine_.tensor(std::vector<int32_t>(2 * 1 * 4 * kWords, -1), {2, 1, 4, kWords}),
-      .first_q_tile = 2};
+  masked.selection =
+      MaskedTiles{.mask = {.bits = machine_.tensor(std::vector<int32_t>(2 * 1 * 4 * kWords, -1),
+                                                   {2, 1, 4, kWords}),
+                           .first_q_tile = 2}};
   EXPECT_EQ(reference::attention(masked), reference::attention(whole));
 }
 
@@ -344,15 +344,11 @@ TEST(TileMaskContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   AttentionArgs args = problem.call(machine, {.block_tokens = 64}, 0, 1000);
   args.out = args.q;
-  args.mask.bits = machine.tensor(DType::kI32, {1, 2, 1, 1});
+  TileMask& mask = args.selection.emplace<MaskedTiles>().mask;
+  mask.bits = machine.tensor(DType::kI32, {1, 2, 1, 1});
   EXPECT_DEATH(attention(machine.stream(), args), "one entry for all heads or per KV head");
-  args.mask.bits = machine.tensor(DType::kI32, {2, 1, 1, 1});
+  mask.bits = machine.tensor(DType::kI32, {2, 1, 1, 1});
   EXPECT_DEATH(attention(machine.stream(), args), "mask.bits is .*num_seqs is 1");
-  args.mask.bits = machine.tensor(DType::kI32, {1, 1, 1, 1});
-  args.pages.page_ids = args.mask.bits;
-  args.pages.page_count = machine.tensor(DType::kI32, {1, 1, 1});
-  args.pages.page_tokens = 16;
-  EXPECT_DEATH(attention(machine.stream(), args), "must not both be present");
 }
 
 }  // namespace

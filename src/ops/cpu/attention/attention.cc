@@ -57,8 +57,6 @@ struct AttentionCall {
   ColumnsCall columns;  // of the call with `last`
 };
 
-// Gathered pages are found by their index in the list, and only the entries of
-// this call are walked.
 void set_pages(const PageList& pages, AttentionCall& call) {
   call.item.page_ids = pages.page_ids.data<int32_t>();
   call.item.page_tokens = pages.page_tokens;
@@ -68,15 +66,18 @@ void set_pages(const PageList& pages, AttentionCall& call) {
   call.max_pages = static_cast<int32_t>(pages.page_ids.dim(3));
   call.q_page_tokens = pages.q_page_tokens;
   call.num_entries = call.max_pages;
-  if (!pages.gathered) return;
+}
+
+// Found by their index in the list; only the entries of this call are walked.
+void set_gathered(const GatheredPages& pages, AttentionCall& call) {
   call.item.block_table = nullptr;
   if (pages.places.present()) {
     call.item.block_table = pages.places.data<int32_t>();
     call.item.is_by_entry = true;
     call.max_blocks = static_cast<int32_t>(pages.places.dim(3));
   }
-  call.first_entry = pages.first_entry;
-  call.num_entries = pages.num_entries;
+  call.first_entry = pages.list.first_entry;
+  call.num_entries = pages.list.num_entries;
 }
 
 // Query tiles are query pages of their size.
@@ -87,6 +88,15 @@ void set_mask(const TileMask& mask, AttentionCall& call) {
   call.num_words = static_cast<int32_t>(mask.bits.dim(3));
   call.q_page_tokens = kMaskTileTokens;
   call.first_q_tile = mask.first_q_tile;
+}
+
+void set_selection(const AttentionArgs& args, AttentionCall& call) {
+  if (const PageList* pages = listed_in(args.selection)) set_pages(*pages, call);
+  if (const GatheredPages* pages = gathered_in(args.selection)) set_gathered(*pages, call);
+  const MaskedTiles* tiles = masked_in(args.selection);
+  if (tiles == nullptr) return;
+  set_mask(tiles->mask, call);
+  if (tiles->columns.present() && args.last) call.columns = make_columns_call(tiles->columns);
 }
 
 AttentionCall make_call(const AttentionArgs& args) {
@@ -123,9 +133,7 @@ AttentionCall make_call(const AttentionArgs& args) {
     item.block_table = args.block_table.data<int32_t>();
     call.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
   }
-  if (args.pages.present()) set_pages(args.pages, call);
-  if (args.mask.present()) set_mask(args.mask, call);
-  if (args.columns.present() && args.last) call.columns = make_columns_call(args.columns);
+  set_selection(args, call);
   return call;
 }
 

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <span>
-#include <vector>
 
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
@@ -22,7 +21,7 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// ScoreTilesArgs as plain pointers, captured by value in the task.
+// What score_tiles and score_line_rows share, as plain pointers, captured by value in the task.
 struct ScoreCall {
   const uint16_t* q;
   const int32_t* row_begin;
@@ -35,17 +34,11 @@ struct ScoreCall {
   int32_t group;
   int32_t head_dim;
   int32_t num_probes;
-  int32_t per_tile;        // probes of a query tile, or of a segment
-  int32_t segment_tokens;  // not 0: probes are the last rows of segments (score_line_rows)
-  int32_t line_rows;       // of a segment
-  int32_t key_tokens;      // that one key vector stands for
-  int64_t width;           // elements of a probe vector and of a key vector
+  int32_t key_tokens;  // that one key vector stands for
+  int64_t width;       // elements of a probe vector and of a key vector
   int32_t num_kv_tiles;
-  uint16_t* vectors;                 // [num_q_heads][num_probes][width]
-  float* records;                    // [num_q_heads][num_probes][num_kv_tiles]
-  const uint32_t* visits = nullptr;  // bits of the rows' first query tile; null: all are visited
-  int64_t visit_list_words = 0;      // from a KV head's bits to those of the next; 0: the same
-  int32_t num_words = 0;             // of a query tile
+  uint16_t* vectors;  // [num_q_heads][num_probes][width]
+  float* records;     // [num_q_heads][num_probes][num_kv_tiles]
 
   // One past the last row that exists.
   int32_t end_pos() const { return *first_pos + row_begin[1] - row_begin[0]; }
@@ -57,12 +50,6 @@ struct ScoreCall {
   }
   float& record(int32_t q_head, int32_t probe, int32_t kv_tile) const {
     return records[(static_cast<int64_t>(q_head) * num_probes + probe) * num_kv_tiles + kv_tile];
-  }
-  // Whether a query tile of the rows has records of a KV tile that it sees.
-  bool is_visited(int32_t kv_head, int32_t entry, int32_t kv_tile) const {
-    if (visits == nullptr) return true;
-    const uint32_t* words = visits + kv_head * visit_list_words + int64_t{entry} * num_words;
-    return (words[kv_tile / 32] >> (kv_tile % 32) & 1u) != 0;
   }
 };
 
@@ -92,21 +79,11 @@ ScoreCall make_call(const ScoreTilesArgs& args) {
           .group = static_cast<int32_t>(args.q.dim(1)) / args.kv.shape.num_kv_heads,
           .head_dim = static_cast<int32_t>(args.q.dim(2)),
           .num_probes = static_cast<int32_t>(args.records.dim(1)),
-          .per_tile = probes_per_tile(args.probes),
           .key_tokens = key_tokens_of(args.probes),
           .width = args.vectors.dim(2),
           .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
           .vectors = reinterpret_cast<uint16_t*>(args.vectors.bytes()),
           .records = args.records.data<float>()};
-}
-
-void set_visits(const ScoreTilesArgs& args, ScoreCall& call) {
-  if (!args.visits.present()) return;
-  const TensorView& bits = args.visits.bits;
-  call.num_words = static_cast<int32_t>(bits.dim(3));
-  call.visits = reinterpret_cast<const uint32_t*>(bits.data<int32_t>()) +
-                int64_t{args.rows.first / kMaskTileTokens} * call.num_words;
-  call.visit_list_words = bits.dim(1) == 1 ? 0 : bits.dim(2) * bits.dim(3);
 }
 
 // The positions [begin, end) that a probe is made of, and the first position that it does not see.
@@ -119,34 +96,67 @@ struct ProbeRows {
   bool exists() const { return begin < end; }
 };
 
-// The line row of a probe, or all line rows of a segment as one pool.
-ProbeRows line_rows_of(const ScoreCall& call, int32_t probe) {
-  const int32_t begin =
-      *call.first_pos + call.rows.first + probe / call.per_tile * call.segment_tokens;
-  const int32_t end = std::min(begin + call.segment_tokens, call.end_pos());
-  const int32_t first = end - call.line_rows;
-  if (call.probes.kind == TileProbeKind::kPooled) return {std::max(begin, first), end, end};
-  const int32_t row = first + probe % call.per_tile;
-  if (row < begin) return {};
-  return {row, row + 1, row + 1};
-}
+// The probes of score_line_rows: the line row of a probe, or all line rows of a segment as one
+// pool.
+struct LineProbes {
+  int32_t per_segment;
+  int32_t segment_tokens;
+  int32_t line_rows;  // of a segment
 
-ProbeRows rows_of(const ScoreCall& call, int32_t probe) {
-  if (call.segment_tokens > 0) return line_rows_of(call, probe);
-  const int32_t q_tile =
-      (*call.first_pos + call.rows.first) / kMaskTileTokens + probe / call.per_tile;
-  const int32_t index = probe % call.per_tile;
-  const int32_t end_pos = call.end_pos();
-  if (q_tile * kMaskTileTokens >= end_pos) return {};
-  if (call.probes.are_true_rows()) {
-    const int32_t row = std::min(probe_row(q_tile, index, call.per_tile), end_pos - 1);
+  ProbeRows rows(const ScoreCall& call, int32_t probe) const {
+    const int32_t begin = *call.first_pos + call.rows.first + probe / per_segment * segment_tokens;
+    const int32_t end = std::min(begin + segment_tokens, call.end_pos());
+    const int32_t first = end - line_rows;
+    if (call.probes.kind == TileProbeKind::kPooled) return {std::max(begin, first), end, end};
+    const int32_t row = first + probe % per_segment;
+    if (row < begin) return {};
     return {row, row + 1, row + 1};
   }
-  const int32_t tokens = kMaskTileTokens / call.per_tile;
-  const int32_t begin = q_tile * kMaskTileTokens + index * tokens;
-  const int32_t end = std::min(begin + tokens, end_pos);
-  // A cell sees whole cells up to its own; a pool sees tokens up to its last row.
-  return {begin, end, call.probes.kind == TileProbeKind::kAntidiagonal ? begin + tokens : end};
+  bool is_visited(int32_t /*kv_head*/, int32_t /*probe*/, int32_t /*kv_tile*/) const {
+    return true;
+  }
+};
+
+// The probes of score_tiles: rows, cells or pools of a query tile.
+struct QueryTileProbes {
+  int32_t per_tile;
+  const uint32_t* visits = nullptr;  // bits of the rows' first query tile; null: all are visited
+  int64_t visit_list_words = 0;      // from a KV head's bits to those of the next; 0: the same
+  int32_t num_words = 0;             // of a query tile
+
+  ProbeRows rows(const ScoreCall& call, int32_t probe) const {
+    const int32_t q_tile = (*call.first_pos + call.rows.first) / kMaskTileTokens + probe / per_tile;
+    const int32_t index = probe % per_tile;
+    const int32_t end_pos = call.end_pos();
+    if (q_tile * kMaskTileTokens >= end_pos) return {};
+    if (call.probes.are_true_rows()) {
+      const int32_t row = std::min(probe_row(q_tile, index, per_tile), end_pos - 1);
+      return {row, row + 1, row + 1};
+    }
+    const int32_t tokens = kMaskTileTokens / per_tile;
+    const int32_t begin = q_tile * kMaskTileTokens + index * tokens;
+    const int32_t end = std::min(begin + tokens, end_pos);
+    // A cell sees whole cells up to its own; a pool sees tokens up to its last row.
+    return {begin, end, call.probes.kind == TileProbeKind::kAntidiagonal ? begin + tokens : end};
+  }
+  // Whether the query tile of a probe has records of a KV tile that it sees.
+  bool is_visited(int32_t kv_head, int32_t probe, int32_t kv_tile) const {
+    if (visits == nullptr) return true;
+    const uint32_t* words =
+        visits + kv_head * visit_list_words + int64_t{probe / per_tile} * num_words;
+    return (words[kv_tile / 32] >> (kv_tile % 32) & 1u) != 0;
+  }
+};
+
+QueryTileProbes query_tile_probes(const ScoreTilesArgs& args) {
+  QueryTileProbes probes{.per_tile = probes_per_tile(args.probes)};
+  if (!args.visits.present()) return probes;
+  const TensorView& bits = args.visits.bits;
+  probes.num_words = static_cast<int32_t>(bits.dim(3));
+  probes.visits = reinterpret_cast<const uint32_t*>(bits.data<int32_t>()) +
+                  int64_t{args.rows.first / kMaskTileTokens} * probes.num_words;
+  probes.visit_list_words = bits.dim(1) == 1 ? 0 : bits.dim(2) * bits.dim(3);
+  return probes;
 }
 
 // ---- Vectors of probes and keys ----------------------------------------------------------------
@@ -164,9 +174,7 @@ void pool(bool maxima, int32_t count, int32_t head_dim, const At& at, const Put&
   }
 }
 
-void make_probe(const ScoreCall& call, int32_t q_head, int32_t probe) {
-  uint16_t* to = call.vector(q_head, probe);
-  const ProbeRows rows = rows_of(call, probe);
+void make_probe(const ScoreCall& call, const ProbeRows& rows, uint16_t* to, int32_t q_head) {
   std::fill_n(to, call.width, uint16_t{0});
   if (!rows.exists()) return;
   const auto row = [&](int32_t position) {
@@ -238,52 +246,70 @@ float record_of(const ScoreCall& call, const ProbeRows& rows, int32_t kv_tile, f
   return largest + std::log(sum);
 }
 
-// The probes of each head of a group that see a tile and visit it.
-std::vector<int32_t> probes_of_tile(const ScoreCall& call, int32_t kv_head, int32_t kv_tile) {
-  std::vector<int32_t> probes;
+// Writes the probes of each head of a group that see a tile and visit it, and returns their number.
+template <typename Probes>
+int32_t probes_of_tile(const ScoreCall& call, const Probes& probes, int32_t kv_head,
+                       int32_t kv_tile, int32_t* found) {
+  int32_t count = 0;
   for (int32_t probe = 0; probe < call.num_probes; ++probe) {
-    const ProbeRows rows = rows_of(call, probe);
+    const ProbeRows rows = probes.rows(call, probe);
     const bool sees = rows.exists() && rows.limit > kv_tile * kMaskTileTokens;
-    if (sees && call.is_visited(kv_head, probe / call.per_tile, kv_tile)) probes.push_back(probe);
+    if (sees && probes.is_visited(kv_head, probe, kv_tile)) found[count++] = probe;
   }
-  return probes;
+  return count;
 }
 
-// All probes of the group's heads against one tile.
-void score_tile(const ScoreCall& call, const TileKernels& kernels, int32_t kv_head,
-                int32_t kv_tile) {
-  const int32_t first_head = kv_head * call.group;
-  for (int32_t head = first_head; head < first_head + call.group; ++head) {
-    for (int32_t i = 0; i < call.num_probes; ++i) call.record(head, i, kv_tile) = kNothing;
-  }
-  const std::vector<int32_t> probes = probes_of_tile(call, kv_head, kv_tile);
-  if (probes.empty()) return;
+// The records of one head's `found` probes with a tile, whose keys are loaded.
+template <typename Probes>
+void score_head(const ScoreCall& call, const Probes& probes, const TileKernels& kernels,
+                int32_t head, int32_t kv_tile, std::span<const int32_t> found,
+                const TileScratch& scratch) {
   const int32_t padded = call.padded_keys();
-  const int64_t num_floats = (call.width + kProbesAtOnce) * padded;
-  auto* keys =
-      reinterpret_cast<float*>(thread_scratch(static_cast<size_t>(num_floats) * sizeof(float)));
-  float* sums = keys + call.width * padded;
-  load_keys(call, kv_head, kv_tile, keys);
-  for (int32_t head = first_head; head < first_head + call.group; ++head) {
-    for (size_t first = 0; first < probes.size(); first += kProbesAtOnce) {
-      const auto at_once =
-          std::span(probes).subspan(first, std::min<size_t>(kProbesAtOnce, probes.size() - first));
-      const uint16_t* vectors[kProbesAtOnce] = {};
-      for (size_t i = 0; i < at_once.size(); ++i) vectors[i] = call.vector(head, at_once[i]);
-      kernels.dot_keys(vectors, static_cast<int32_t>(at_once.size()), call.width, keys, padded,
-                       sums);
-      for (size_t i = 0; i < at_once.size(); ++i) {
-        call.record(head, at_once[i], kv_tile) = record_of(call, rows_of(call, at_once[i]), kv_tile,
-                                                           sums + static_cast<int64_t>(i) * padded);
-      }
+  for (size_t first = 0; first < found.size(); first += kProbesAtOnce) {
+    const auto at_once =
+        found.subspan(first, std::min<size_t>(kProbesAtOnce, found.size() - first));
+    const uint16_t* vectors[kProbesAtOnce] = {};
+    for (size_t i = 0; i < at_once.size(); ++i) vectors[i] = call.vector(head, at_once[i]);
+    kernels.dot_keys(vectors, static_cast<int32_t>(at_once.size()), call.width, scratch.keys,
+                     padded, scratch.sums);
+    for (size_t i = 0; i < at_once.size(); ++i) {
+      call.record(head, at_once[i], kv_tile) =
+          record_of(call, probes.rows(call, at_once[i]), kv_tile,
+                    scratch.sums + static_cast<int64_t>(i) * padded);
     }
   }
 }
 
-void run_call(const ScoreCall& call, const TileKernels& kernels, ThreadTeam& team) {
+// All probes of the group's heads against one tile.
+template <typename Probes>
+void score_tile(const ScoreCall& call, const Probes& probes, const TileKernels& kernels,
+                int32_t kv_head, int32_t kv_tile) {
+  const int32_t first_head = kv_head * call.group;
+  for (int32_t head = first_head; head < first_head + call.group; ++head) {
+    for (int32_t i = 0; i < call.num_probes; ++i) call.record(head, i, kv_tile) = kNothing;
+  }
+  const int64_t num_keys = call.width * call.padded_keys();
+  const int64_t num_floats = num_keys + int64_t{kProbesAtOnce} * call.padded_keys();
+  static_assert(sizeof(float) == sizeof(int32_t));
+  auto* keys = reinterpret_cast<float*>(
+      thread_scratch(static_cast<size_t>(num_floats + call.num_probes) * sizeof(float)));
+  auto* found = reinterpret_cast<int32_t*>(keys + num_floats);
+  const int32_t count = probes_of_tile(call, probes, kv_head, kv_tile, found);
+  if (count == 0) return;
+  load_keys(call, kv_head, kv_tile, keys);
+  for (int32_t head = first_head; head < first_head + call.group; ++head) {
+    score_head(call, probes, kernels, head, kv_tile, {found, static_cast<size_t>(count)},
+               {.keys = keys, .sums = keys + num_keys});
+  }
+}
+
+template <typename Probes>
+void run_call(const ScoreCall& call, const Probes& probes, const TileKernels& kernels,
+              ThreadTeam& team) {
   team.parallel_for(int64_t{call.num_q_heads} * call.num_probes, [&](int64_t index) {
-    make_probe(call, static_cast<int32_t>(index / call.num_probes),
-               static_cast<int32_t>(index % call.num_probes));
+    const auto q_head = static_cast<int32_t>(index / call.num_probes);
+    const auto probe = static_cast<int32_t>(index % call.num_probes);
+    make_probe(call, probes.rows(call, probe), call.vector(q_head, probe), q_head);
   });
   const int32_t first_tile = call.run.first_tile();
   const int32_t num_tiles = call.run.num_tiles();
@@ -291,7 +317,7 @@ void run_call(const ScoreCall& call, const TileKernels& kernels, ThreadTeam& tea
                "score_tiles: {} KV tiles, records have room for {}", first_tile + num_tiles,
                call.num_kv_tiles);
   team.parallel_for(int64_t{call.run.kv.shape.num_kv_heads} * num_tiles, [&](int64_t index) {
-    score_tile(call, kernels, static_cast<int32_t>(index / num_tiles),
+    score_tile(call, probes, kernels, static_cast<int32_t>(index / num_tiles),
                first_tile + static_cast<int32_t>(index % num_tiles));
   });
 }
@@ -299,21 +325,19 @@ void run_call(const ScoreCall& call, const TileKernels& kernels, ThreadTeam& tea
 }  // namespace
 
 void CpuOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const {
-  ScoreCall call = make_call(tile_args_of(args));
-  call.per_tile = args.is_pooled ? 1 : args.lines.count;
-  call.line_rows = args.lines.count;
-  call.segment_tokens = args.lines.segment_tokens;
-  as_cpu(stream).submit("score line rows",
-                        [call, &kernels = tile_kernels_of(isa_)](ThreadTeam& team) {
-                          run_call(call, kernels, team);
-                        });
+  const LineProbes probes{.per_segment = args.is_pooled ? 1 : args.lines.count,
+                          .segment_tokens = args.lines.segment_tokens,
+                          .line_rows = args.lines.count};
+  as_cpu(stream).submit("score line rows", [call = make_call(tile_args_of(args)), probes,
+                                            &kernels = tile_kernels_of(isa_)](ThreadTeam& team) {
+    run_call(call, probes, kernels, team);
+  });
 }
 
 void CpuOps::score_tiles(Stream& stream, const ScoreTilesArgs& args) const {
-  ScoreCall call = make_call(args);
-  set_visits(args, call);
-  as_cpu(stream).submit("score tiles", [call, &kernels = tile_kernels_of(isa_)](ThreadTeam& team) {
-    run_call(call, kernels, team);
+  as_cpu(stream).submit("score tiles", [call = make_call(args), probes = query_tile_probes(args),
+                                        &kernels = tile_kernels_of(isa_)](ThreadTeam& team) {
+    run_call(call, probes, kernels, team);
   });
 }
 

@@ -11,7 +11,7 @@ namespace sluice::cuda {
 void CudaOps::attention(Stream& on, const AttentionArgs& args) const {
   expect_kv_element("attention", args.kv.shape, KvElement::kBFloat16);
   CudaStream& stream = as_cuda(on);
-  if (args.batch.max_rows == 1 && !args.mask.present()) {
+  if (args.batch.max_rows == 1 && masked_in(args.selection) == nullptr) {
     decode_attention(stream, args);
   } else {
     prefill_attention(stream, args);

@@ -21,19 +21,21 @@ int32_t ceil_div(int64_t value, int32_t by) { return static_cast<int32_t>((value
 
 // Without lists page_ids stays null, which selects the kernels that attend every token.
 void add_pages(const AttentionArgs& args, DecodeParams& params) {
-  const PageList& pages = args.pages;
-  if (!pages.present()) return;
-  params.page_ids = pages.page_ids.data<int32_t>();
-  params.page_count = pages.page_count.data<int32_t>();
-  params.num_list_heads = static_cast<int32_t>(pages.page_ids.dim(1));
-  params.max_pages = static_cast<int32_t>(pages.page_ids.dim(3));
-  params.page_tokens = pages.page_tokens;
-  params.gathered = pages.gathered;
-  params.first_entry = pages.gathered ? pages.first_entry : 0;
-  params.num_entries = pages.num_entries;
-  if (!pages.places.present()) return;
-  params.page_places = pages.places.data<int32_t>();
-  params.max_places = static_cast<int32_t>(pages.places.dim(3));
+  const PageList* pages = listed_in(args.selection);
+  if (pages == nullptr) return;
+  params.page_ids = pages->page_ids.data<int32_t>();
+  params.page_count = pages->page_count.data<int32_t>();
+  params.num_list_heads = static_cast<int32_t>(pages->page_ids.dim(1));
+  params.max_pages = static_cast<int32_t>(pages->page_ids.dim(3));
+  params.page_tokens = pages->page_tokens;
+  const GatheredPages* gathered = gathered_in(args.selection);
+  if (gathered == nullptr) return;
+  params.gathered = true;
+  params.first_entry = pages->first_entry;
+  params.num_entries = pages->num_entries;
+  if (!gathered->places.present()) return;
+  params.page_places = gathered->places.data<int32_t>();
+  params.max_places = static_cast<int32_t>(gathered->places.dim(3));
 }
 
 // Everything but the scratch, the states and the round.
@@ -42,8 +44,9 @@ DecodeParams make_params(const AttentionArgs& args) {
   const KvBlockShape& shape = args.kv.shape;
   // Windows follow the blocks that gathered pages came from, so that they are those of pages in
   // place.
+  const GatheredPages* gathered = gathered_in(args.selection);
   const int32_t block_tokens =
-      args.pages.gathered ? args.pages.source_block_tokens : shape.block_tokens;
+      gathered != nullptr ? gathered->source_block_tokens : shape.block_tokens;
   const int32_t window_tokens = decode_window_tokens(block_tokens);
   DecodeParams params = {
       .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
@@ -63,7 +66,7 @@ DecodeParams make_params(const AttentionArgs& args) {
       .windows_per_block = block_tokens / window_tokens,
       .scale = args.scale,
   };
-  if (!args.pages.gathered) {
+  if (gathered == nullptr) {
     params.block_table = args.block_table.data<int32_t>();
     params.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
   }
@@ -127,7 +130,7 @@ class Rounds {
     params_.num_arrived = scratch.counters();
     auto* open = reinterpret_cast<float*>(take(open_window_bytes(params_)));
     auto* resumed = reinterpret_cast<float*>(take(open_window_bytes(params_)));
-    if (args_.pages.gathered && scratch.next_open_place() == 1) std::swap(open, resumed);
+    if (params_.gathered && scratch.next_open_place() == 1) std::swap(open, resumed);
     num_found_ = reinterpret_cast<int32_t*>(take(AttentionScratch::kCounterBytes));
     params_.open_windows = open;
     params_.resumed_windows = resumed;
@@ -210,7 +213,7 @@ class Rounds {
       own.max = args_.state.max.data<float>();
       own.sum = args_.state.sum.data<float>();
     }
-    const bool is_later_part = args_.pages.gathered && args_.pages.first_entry > 0;
+    const bool is_later_part = params_.gathered && params_.first_entry > 0;
     const bool is_first_round = params_.first_window == 0;
     params_.from = !is_first_round ? carry_ : args_.first ? DecodeState{} : own;
     // Later rounds and later parts start from a state also where the run begins at token 0.

@@ -20,11 +20,11 @@ namespace {
 
 // Throws kUnsupported, as prefill_attention promises.
 void check_supported(const AttentionArgs& args) {
-  if (args.pages.gathered) {
+  if (const GatheredPages* pages = gathered_in(args.selection)) {
     fail(ErrorCode::kUnsupported,
          "prefill attention on CUDA takes no gathered pages ({} entries from {} on); use pages in "
          "place, one row a sequence or the device 'cpu'",
-         args.pages.num_entries, args.pages.first_entry);
+         pages->list.num_entries, pages->list.first_entry);
   }
   // The kernels take the maximum before scaling, which a scale of 0 or less would invert.
   if (!(args.scale > 0.0f)) {
@@ -108,10 +108,10 @@ PrefillColumns make_columns(const TileColumns& columns) {
 
 // The copies of columns as blocks of max_columns tokens, one a segment.
 KvBlocksView blocks_of_columns(const AttentionArgs& args) {
-  KvBlocksView view{.base = args.columns.kv.bytes(),
-                    .num_blocks = static_cast<int32_t>(args.columns.kv.dim(0)),
-                    .shape = args.kv.shape};
-  view.shape.block_tokens = static_cast<int32_t>(args.columns.kv.dim(3));
+  const TensorView& kv = masked_in(args.selection)->columns.kv;
+  KvBlocksView view{
+      .base = kv.bytes(), .num_blocks = static_cast<int32_t>(kv.dim(0)), .shape = args.kv.shape};
+  view.shape.block_tokens = static_cast<int32_t>(kv.dim(3));
   view.shape.element = KvElement::kBFloat16;  // whatever the blocks have
   view.stride_bytes = view.shape.block_bytes();
   return view;
@@ -134,10 +134,13 @@ struct CallSelection {
 // find_columns writes.
 CallSelection make_selection(const AttentionArgs& args) {
   CallSelection selection;
-  if (args.pages.present()) selection.lists = make_lists(args.pages);
-  if (args.mask.present()) selection.mask = make_mask(args.mask);
-  if (!args.last || !args.columns.present() || args.columns.positions.dim(2) == 0) return selection;
-  selection.columns = make_columns(args.columns);
+  if (const PageList* pages = listed_in(args.selection)) selection.lists = make_lists(*pages);
+  const MaskedTiles* tiles = masked_in(args.selection);
+  if (tiles == nullptr) return selection;
+  selection.mask = make_mask(tiles->mask);
+  const TileColumns& columns = tiles->columns;
+  if (!args.last || !columns.present() || columns.positions.dim(2) == 0) return selection;
+  selection.columns = make_columns(columns);
   const size_t num_bytes = found_columns_bytes(*selection.mask, *selection.columns);
   if (num_bytes > AttentionScratch::data_bytes()) {
     fail(ErrorCode::kUnsupported,
