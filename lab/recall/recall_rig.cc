@@ -329,7 +329,7 @@ Selection RecallRig::select(PolicyPair& policies, int32_t layer) {
   const SelectInput input = select_input(layer);
   const KeyRun keys{
       .kv = blocks_, .kv_begin = kv_begin_, .kv_end = kv_end_, .block_table = block_table_};
-  policies.on_keys_written(*stream_, {.phase = Phase::kPrefill,
+  policies.on_keys_written(*stream_, {.kind = Phase::kPrefill,
                                       .layer = input.layer,
                                       .batch = input.batch,
                                       .kv = blocks_,

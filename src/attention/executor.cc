@@ -19,11 +19,7 @@ PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs)
 }
 
 Executor::Executor(PolicyPair& policies, const KvLayout& layout)
-    : policies_(policies),
-      num_layers_(layout.num_layers),
-      prefill_rule_(policies.rule(Phase::kPrefill, layout.block)),
-      decode_rule_(policies.rule(Phase::kDecode, layout.block)),
-      verify_rule_(policies.rule(Phase::kVerify, layout.block)) {}
+    : policies_(policies), num_layers_(layout.num_layers), rules_(policies.rules(layout.block)) {}
 
 AttentionArgs Executor::args_of(const LayerInput& input, const AttentionBatch& batch,
                                 const KeyRun& run, const Selection& selection) {
@@ -40,7 +36,7 @@ AttentionArgs Executor::args_of(const LayerInput& input, const AttentionBatch& b
 
 // Whether to ask the policy. A list of all pages gives the same bits as no list, and costs time.
 bool Executor::selects(const AttentionPass& pass) const {
-  const SelectionRule& rule = this->rule(pass.phase);
+  const SelectionRule& rule = this->rule(pass.kind);
   return rule.selects() && (needs_lists() || !rule.selects_all(pass.batch.max_kv_tokens));
 }
 
@@ -50,9 +46,9 @@ void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInpu
   const bool selects = this->selects(pass);
   // Lists are a rectangle [sequence][query page]: for prefills of different length most of it would
   // be empty, so the policy is asked for one sequence at a time.
-  const bool one_by_one = pass.phase == Phase::kPrefill && selects;
+  const bool one_by_one = pass.kind.is_prefill && selects;
   const int64_t step = one_by_one ? 1 : num_seqs;
-  MassAudit* audit = pass.phase == Phase::kPrefill ? policies_.audit() : nullptr;
+  MassAudit* audit = pass.kind.is_prefill ? policies_.audit() : nullptr;
   if (audit) audit->begin_layer(stream, input.layer, num_seqs);
   for (int64_t first = 0; first < num_seqs; first += step) {
     const PassPart part = part_of(pass, first, step);
@@ -74,14 +70,14 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
                   .span = {},
                   .kv_end = part.kv_end,
                   .block_ids = part.block_ids};
-  if (pass.phase == Phase::kPrefill) {
+  if (pass.kind.is_prefill) {
     SLUICE_CHECK(part.first_seq < std::ssize(pass.spans), "{} spans", pass.spans.size());
     ask.span = pass.spans[static_cast<size_t>(part.first_seq)];
     score_windows(stream, pass, part, ask);
   }
-  const Selection selection = policies_.of(pass.phase).select(stream, ask);
+  const Selection selection = policies_.of(pass.kind).select(stream, ask);
   if (MassAudit* audit = policies_.audit(); audit && masked_in(selection)) {
-    const TileScorer* scorer = policies_.of(pass.phase).tile_scorer();
+    const TileScorer* scorer = policies_.of(pass.kind).tile_scorer();
     audit->begin_walk(part.first_seq, scorer ? scorer->audited_rows(ask) : TileRows{});
   }
   return selection;
@@ -99,7 +95,7 @@ Executor::KeyVisits Executor::key_visits(LayerId layer, const PrefillSpan& span)
   SelectInput input;
   input.layer = layer;
   input.span = span;
-  const TileScorer* scorer = policies_.of(Phase::kPrefill).tile_scorer();
+  const TileScorer* scorer = policies_.prefill().tile_scorer();
   const int64_t rows = scorer ? scorer->window_rows(input) : 0;
   if (rows == 0) return {};
   return {.num_windows = (span.num_rows + rows - 1) / rows,
@@ -110,7 +106,7 @@ Executor::KeyVisits Executor::key_visits(LayerId layer, const PrefillSpan& span)
 // Windows outermost, since scores of one window only are kept.
 void Executor::score_windows(Stream& stream, const AttentionPass& pass, const PassPart& part,
                              const SelectInput& input) {
-  TileScorer* scorer = policies_.of(pass.phase).tile_scorer();
+  TileScorer* scorer = policies_.of(pass.kind).tile_scorer();
   if (scorer == nullptr) return;
   const int64_t window_rows = scorer->window_rows(input);
   for (int64_t first = 0; window_rows > 0 && first < input.span.num_rows; first += window_rows) {
@@ -132,13 +128,13 @@ void Executor::score_windows(Stream& stream, const AttentionPass& pass, const Pa
 // after the last, in one launch instead of one for each layer. No selection of the pass reads
 // summaries of its own rows: a list always has the newest page.
 void Executor::show_written(Stream& stream, const AttentionPass& pass, LayerId layer) {
-  const bool is_prefill = pass.phase == Phase::kPrefill;
+  const bool is_prefill = pass.kind.is_prefill;
   if (!is_prefill && layer.value + 1 < num_layers_) return;
   const LayerId first = is_prefill ? layer : LayerId(0);
   const KvBlocksView kv = written(pass, first);
   const int32_t num_layers = layer.value - first.value + 1;
   const int64_t to_last = written(pass, layer).base - kv.base;
-  policies_.on_keys_written(stream, {.phase = pass.phase,
+  policies_.on_keys_written(stream, {.kind = pass.kind,
                                      .layer = first,
                                      .num_layers = num_layers,
                                      .layer_stride_bytes = to_last / std::max(1, num_layers - 1),

@@ -25,7 +25,7 @@ namespace sluice {
 // the executor for every layer. All views are device memory. With offloaded KV, kv_begin,
 // block_table and kv_rows describe the blocks that the pass itself writes.
 struct AttentionPass {
-  Phase phase = Phase::kPrefill;
+  PassKind kind;
   AttentionBatch batch;
   TensorView kv_end;  // i32 [num_seqs]: tokens of each sequence, this pass included
   std::span<const PrefillSpan> spans;  // [num_seqs], host memory; prefill only
@@ -82,10 +82,7 @@ class Executor {
   using VisitKeys = std::function<void(const KeyRun&)>;
 
   const PolicyPair& policies() const { return policies_; }
-  const SelectionRule& rule(Phase phase) const {
-    if (phase == Phase::kVerify) return verify_rule_;
-    return phase == Phase::kPrefill ? prefill_rule_ : decode_rule_;
-  }
+  const SelectionRule& rule(PassKind kind) const { return rules_.of(kind); }
   // Whether the policy of the pass's phase is asked.
   bool selects(const AttentionPass& pass) const;
   // The call of `batch`'s rows over one run, which is the whole walk unless the caller says
@@ -127,9 +124,7 @@ class Executor {
 
   PolicyPair& policies_;
   int32_t num_layers_;
-  SelectionRule prefill_rule_;
-  SelectionRule decode_rule_;
-  SelectionRule verify_rule_;
+  PassRules rules_;
 };
 
 }  // namespace sluice

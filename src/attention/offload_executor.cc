@@ -47,21 +47,21 @@ OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, i
 // ---- Loads and gathers of a pass -------------------------------------------------------------
 
 // A prefill loads its whole history, since the lists of its many rows together name most pages.
-bool OffloadExecutor::gathers(Phase phase) const {
-  return phase == Phase::kDecode && rule(phase).makes_page_lists();
+bool OffloadExecutor::gathers(PassKind kind) const {
+  return !kind.is_prefill && !kind.is_verify && rule(kind).makes_page_lists();
 }
 
 OffloadExecutor::HistorySource OffloadExecutor::source_of(const AttentionPass& pass) const {
   if (kv_->is_in_place) return HistorySource::kInPlace;
-  return gathers(pass.phase) ? HistorySource::kGathers : HistorySource::kRuns;
+  return gathers(pass.kind) ? HistorySource::kGathers : HistorySource::kRuns;
 }
 
 // Whether a run must be attended to: false for passes that gather, and for a run that no row's list
 // can name (the middle of the context with "streaming").
 bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
   const HistoryRange& range = blocks.range;
-  return !gathers(range.phase) &&
-         rule(range.phase).may_select(range.first_row_pos, range.begin_pos, range.end_pos);
+  return !gathers(range.kind) &&
+         rule(range.kind).may_select(range.first_row_pos, range.begin_pos, range.end_pos);
 }
 
 void OffloadExecutor::begin_pass(const AttentionPass& pass, const OffloadedPass& kv) {
@@ -91,7 +91,7 @@ void OffloadExecutor::end_pass() {
 
 // Whether a walk of the prefill policy reads single tokens, so that it loads nothing.
 bool OffloadExecutor::copies_columns(int32_t walk) const {
-  const TileScorer* scorer = policies().of(Phase::kPrefill).tile_scorer();
+  const TileScorer* scorer = policies().prefill().tile_scorer();
   return scorer != nullptr && scorer->copies_columns(walk);
 }
 
@@ -181,12 +181,11 @@ SlotLease OffloadExecutor::take_lease(const PlannedLoad& load) {
 // ---- Attention -------------------------------------------------------------------------------
 
 KvBlocksView OffloadExecutor::write_target(const AttentionPass& pass, LayerId layer) {
-  return pass.phase == Phase::kPrefill ? offload_.begin_stage(layer)
-                                       : offload_.places().tails(layer);
+  return pass.kind.is_prefill ? offload_.begin_stage(layer) : offload_.places().tails(layer);
 }
 
 KvBlocksView OffloadExecutor::written(const AttentionPass& pass, LayerId layer) const {
-  return pass.phase == Phase::kPrefill ? offload_.stage(layer) : offload_.places().tails(layer);
+  return pass.kind.is_prefill ? offload_.stage(layer) : offload_.places().tails(layer);
 }
 
 // The sequence's history, from slots or resident places, then the keys that the pass has written.
@@ -348,7 +347,7 @@ void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, cons
 }
 
 void OffloadExecutor::end_layer(const AttentionPass& pass, LayerId layer) {
-  if (pass.phase == Phase::kPrefill) send_staged(layer);
+  if (pass.kind.is_prefill) send_staged(layer);
   const bool is_last = layer.value + 1 == offload_.layout().num_layers;
   if (!is_last || source_ != HistorySource::kGathers) return;
   offload_.loader().fetch_gather_counts();

@@ -36,7 +36,7 @@ class OffloadExecutor final : public Executor {
 
   // Whether passes of the phase gather listed pages instead of loading runs of history. (A pass in
   // place does neither.)
-  bool gathers(Phase phase) const;
+  bool gathers(PassKind kind) const;
 
   // As in Residency. REQUIRES: neither argument changes before end_pass.
   void begin_pass(const AttentionPass& pass, const OffloadedPass& kv);
@@ -51,8 +51,8 @@ class OffloadExecutor final : public Executor {
   void drop_early_loads();
 
   // False if decode loads whole histories: slots and waits then differ from pass to pass.
-  bool capturable(Phase phase, bool is_in_place) const {
-    return (is_in_place || gathers(phase)) && policies().capturable();
+  bool capturable(PassKind kind, bool is_in_place) const {
+    return (is_in_place || gathers(kind)) && policies().capturable();
   }
   KvBlocksView write_target(const AttentionPass& pass, LayerId layer) override;
 

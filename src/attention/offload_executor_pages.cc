@@ -19,10 +19,10 @@ void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   if (source_ != HistorySource::kGathers) return;
   const int64_t slot_tokens =
       int64_t{offload_.loader().slot_blocks()} * offload_.layout().block.block_tokens;
-  const int64_t num_tokens = rule(pass.phase).max_selected_tokens(pass.batch.max_kv_tokens);
+  const int64_t num_tokens = rule(pass.kind).max_selected_tokens(pass.batch.max_kv_tokens);
   const auto num_seqs = static_cast<int32_t>(pass.kv_end.dim(0));
   if (const HotPageCache* hot = offload_.hot_pages(); hot != nullptr && num_tokens > 0) {
-    const int64_t entries = num_tokens / rule(pass.phase).page_tokens;
+    const int64_t entries = num_tokens / rule(pass.kind).page_tokens;
     num_hot_seqs_ = static_cast<int32_t>(std::min<int64_t>(num_seqs, hot->num_places() / entries));
   }
   for (int32_t seq = num_hot_seqs_; seq < num_seqs; ++seq) {
@@ -73,7 +73,7 @@ void OffloadExecutor::attend_hot(Stream& stream, const AttentionPass& pass, cons
   lists.page_ids = pages.page_ids.rows(0, num_hot_seqs_);
   lists.page_count = pages.page_count.rows(0, num_hot_seqs_);
   lists.num_entries = static_cast<int32_t>(
-      rule(pass.phase).max_selected_tokens(pass.batch.max_kv_tokens) / pages.page_tokens);
+      rule(pass.kind).max_selected_tokens(pass.batch.max_kv_tokens) / pages.page_tokens);
   const TensorView kv_end = pass.kv_begin.rows(0, num_hot_seqs_);
   AttentionBatch batch = pass.batch;
   batch.row_begin = pass.batch.row_begin.rows(0, num_hot_seqs_ + 1);

@@ -53,34 +53,33 @@ size_t OffloadedKv::array_bytes(const PassLimits& pass, const OffloadedLimits& l
 
 // ---- Planning a pass: targets of its rows, runs of its history -------------------------------
 
-PassPlan OffloadedKv::plan_pass(Phase phase, std::span<const SequenceRows> sequences) {
-  phase_ = phase;
+PassPlan OffloadedKv::plan_pass(PassKind kind, std::span<const SequenceRows> sequences) {
+  kind_ = kind;
   planned_.clear();
   tails_.clear();
   num_staged_ = 0;
   pass_.history.clear();
   pass_.gathered.clear();
   pass_.staged.clear();
-  pass_.is_in_place = phase != Phase::kPrefill && limits_.blocks_stay && all_resident(sequences);
+  pass_.is_in_place = !kind.is_prefill && limits_.blocks_stay && all_resident(sequences);
   for (const SequenceRows& rows : sequences) {
     if (!pass_.is_in_place) add_history(*rows.kv, static_cast<int32_t>(planned_.size()));
     PlannedRows& planned = planned_.emplace_back(PlannedRows{.rows = rows});
-    if (phase == Phase::kPrefill) {
+    if (kind.is_prefill) {
       plan_staged(planned);
     } else {
       plan_tails(planned);
     }
   }
-  return {.capturable = executor_.capturable(phase, pass_.is_in_place),
-          .variant = variant_of(phase)};
+  return {.capturable = executor_.capturable(kind, pass_.is_in_place), .variant = variant_of(kind)};
 }
 
 // Passes of one variant enqueue the same work and have arrays of the same width: draft rows past a
 // block border make the tables of own blocks wider.
-int32_t OffloadedKv::variant_of(Phase phase) const {
+int32_t OffloadedKv::variant_of(PassKind kind) const {
   int32_t own_blocks = 1;
   for (const PlannedRows& planned : planned_) own_blocks = std::max(own_blocks, planned.num_blocks);
-  return (pass_.is_in_place ? 1 : 0) + (phase == Phase::kVerify ? 2 : 0) + 4 * (own_blocks - 1);
+  return (pass_.is_in_place ? 1 : 0) + (kind.is_verify ? 2 : 0) + 4 * (own_blocks - 1);
 }
 
 // The full blocks of a sequence's first `num_tokens` tokens.
@@ -116,10 +115,10 @@ void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
 // The sealed blocks of a sequence's first `num_tokens` tokens as runs of a pass that begins there:
 // consecutive resident blocks are one run, and of the others as many as a slot holds. Empty if the
 // pass gathers.
-std::vector<HistoryBlocks> OffloadedKv::history_of(Phase phase, const SequenceKv& kv,
+std::vector<HistoryBlocks> OffloadedKv::history_of(PassKind kind, const SequenceKv& kv,
                                                    int64_t num_tokens) const {
   const std::span<const SequenceBlock> sealed = sealed_blocks(kv, num_tokens);
-  if (executor_.gathers(phase)) return {};
+  if (executor_.gathers(kind)) return {};
   const auto slot_blocks = static_cast<size_t>(limits_.sizes.slot_blocks);
   std::vector<HistoryBlocks> result;
   for (size_t i = 0; i < sealed.size(); ++i) {
@@ -128,7 +127,7 @@ std::vector<HistoryBlocks> OffloadedKv::history_of(Phase phase, const SequenceKv
     if (result.empty() || result.back().is_resident() != place.valid() ||
         (!place.valid() && result.back().blocks.size() == slot_blocks)) {
       result.push_back(
-          {.range = {.phase = phase, .first_row_pos = num_tokens, .begin_pos = begin_pos}});
+          {.range = {.kind = kind, .first_row_pos = num_tokens, .begin_pos = begin_pos}});
     }
     result.back().blocks.push_back(sealed[i].id);
     if (place.valid()) result.back().places.push_back(place);
@@ -187,7 +186,7 @@ void OffloadedKv::plan_tails(PlannedRows& planned) {
 // Block `index` of stage or tails that the sequence's rows are written to.
 int32_t OffloadedKv::own_block(const PlannedRows& planned, int64_t index) const {
   const auto number = planned.first + static_cast<int32_t>(index);
-  return phase_ == Phase::kPrefill ? number : tails_[static_cast<size_t>(number)].value;
+  return kind_.is_prefill ? number : tails_[static_cast<size_t>(number)].value;
 }
 
 void OffloadedKv::prefetch(const ExpectNext& expect_next) {
@@ -196,9 +195,9 @@ void OffloadedKv::prefetch(const ExpectNext& expect_next) {
   for (const ExpectedSequence& next : expect_next()) {
     const auto seq_index = static_cast<int32_t>(spans.size());
     spans.push_back({next.num_sealed_tokens, next.num_rows, next.kv->prefill_tokens()});
-    Phase phase = next.is_verify ? Phase::kVerify : Phase::kDecode;
-    if (next.num_sealed_tokens < next.kv->prefill_tokens()) phase = Phase::kPrefill;
-    for (HistoryBlocks& blocks : history_of(phase, *next.kv, next.num_sealed_tokens)) {
+    PassKind kind = next.is_verify ? PassKind::verify() : PassKind(Phase::kDecode);
+    if (next.num_sealed_tokens < next.kv->prefill_tokens()) kind = Phase::kPrefill;
+    for (HistoryBlocks& blocks : history_of(kind, *next.kv, next.num_sealed_tokens)) {
       history.push_back(HistoryRun::of(std::move(blocks), seq_index));
     }
   }
@@ -325,7 +324,7 @@ void OffloadedKv::view_arrays(AttentionPass& pass) {
 // A tail that a decode step has filled is copied to the host; the next token takes a new one. Full
 // blocks of a prefill were copied from the stage.
 void OffloadedKv::committed(SequenceId sequence, const SequenceKv& kv) {
-  if (phase_ == Phase::kPrefill || kv.num_tokens() % layout_.block.block_tokens != 0) return;
+  if (kind_.is_prefill || kv.num_tokens() % layout_.block.block_tokens != 0) return;
   const auto last_sealed = static_cast<size_t>(kv.num_sealed_blocks() - 1);
   offload_.flush_tail(sequence, kv.blocks()[last_sealed].id, last_sealed == 0);
 }

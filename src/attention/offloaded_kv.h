@@ -37,7 +37,7 @@ class OffloadedKv final : public Residency {
   static size_t array_bytes(const PassLimits& pass, const OffloadedLimits& limits);
 
   Executor& executor() override { return executor_; }
-  PassPlan plan_pass(Phase phase, std::span<const SequenceRows> sequences) override;
+  PassPlan plan_pass(PassKind kind, std::span<const SequenceRows> sequences) override;
   void describe(const PassShape& shape, Arena& host, Arena& device, AttentionPass& pass) override;
   size_t array_bytes() const override { return array_bytes(pass_limits_, limits_); }
   void begin_pass(const AttentionPass& pass) override { executor_.begin_pass(pass, pass_); }
@@ -76,9 +76,9 @@ class OffloadedKv final : public Residency {
   std::span<const SequenceBlock> sealed_blocks(const SequenceKv& kv, int64_t num_tokens) const;
   bool all_resident(std::span<const SequenceRows> sequences) const;
   void add_history(const SequenceKv& kv, int32_t seq_index);
-  std::vector<HistoryBlocks> history_of(Phase phase, const SequenceKv& kv,
+  std::vector<HistoryBlocks> history_of(PassKind kind, const SequenceKv& kv,
                                         int64_t num_tokens) const;
-  int32_t variant_of(Phase phase) const;
+  int32_t variant_of(PassKind kind) const;
   void plan_staged(PlannedRows& planned);
   void plan_tails(PlannedRows& planned);
   int32_t own_block(const PlannedRows& planned, int64_t index) const;
@@ -98,7 +98,7 @@ class OffloadedKv final : public Residency {
   OffloadExecutor executor_;
 
   // Of the pass of the last plan_pass and describe.
-  Phase phase_ = Phase::kPrefill;
+  PassKind kind_;
   OffloadedPass pass_;
   std::vector<PlannedRows> planned_;
   std::vector<TailId> tails_;  // of all planned sequences; empty in prefill

@@ -17,7 +17,7 @@ namespace sluice {
 
 // Positions [begin_pos, end_pos) of sealed blocks that a pass may need, of one sequence.
 struct HistoryRange {
-  Phase phase = Phase::kPrefill;
+  PassKind kind;
   int64_t first_row_pos = 0;  // position of the first row of the sequence in the pass
   int64_t begin_pos = 0;
   int64_t end_pos = 0;

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "attention/pass_kind.h"
 #include "attention/selection_rule.h"
 #include "core/ids.h"
 #include "device/device.h"
@@ -21,12 +22,6 @@
 #include "ops/tiles/tile_selection.h"
 
 namespace sluice {
-
-// A verify pass is a decode step with rows for draft tokens after the newest token of a sequence.
-// It attends to everything, whatever the decode policy is.
-enum class Phase { kPrefill, kDecode, kVerify };
-
-std::string_view phase_name(Phase phase);
 
 // The scope (Policy::prefill_scope_tokens) of a policy whose lists may depend on all queries of a
 // prompt. It is longer than any prompt. So a prompt is one span, and no block is in a scope that is
@@ -51,7 +46,7 @@ struct PolicyMemory {
 
 // Keys and values of one layer that a pass has just written. Made by the executor.
 struct WrittenKv {
-  Phase phase = Phase::kPrefill;   // of the pass, not of the policy
+  PassKind kind;
   LayerId layer;                   // the first of those
   int32_t num_layers = 1;          // that were written, consecutive
   int64_t layer_stride_bytes = 0;  // from a block of a layer to that of the next

@@ -60,6 +60,12 @@ void PolicyPair::wrap_decode(const Wrap& wrap) {
   require_phase(*decode_, Phase::kDecode);
 }
 
+PassRules PolicyPair::rules(const KvBlockShape& block) const {
+  return {.prefill = prefill_->rule(block),
+          .decode = decode_->rule(block),
+          .verify = verify_->rule(block)};
+}
+
 bool PolicyPair::needs_block_ids(const KvBlockShape& block) const {
   return prefill_->rule(block).selects() || decode_->rule(block).selects();
 }

@@ -24,6 +24,18 @@ struct PairLimits {
   bool counts_reads = false;  // Policy::page_reads is asked for
 };
 
+// The rules of all kinds of passes, made once: passes ask often.
+struct PassRules {
+  SelectionRule prefill;
+  SelectionRule decode;
+  SelectionRule verify;
+
+  const SelectionRule& of(PassKind kind) const {
+    if (kind.is_verify) return verify;
+    return kind.is_prefill ? prefill : decode;
+  }
+};
+
 class PolicyPair {
  public:
   // Errors: kUnsupported if a policy has another phase than the one it is given for.
@@ -31,10 +43,12 @@ class PolicyPair {
 
   const std::string& name() const { return name_; }
   // Of a verify pass: the policy full.
-  Policy& of(Phase phase) const {
-    if (phase == Phase::kVerify) return *verify_;
-    return phase == Phase::kPrefill ? *prefill_ : *decode_;
+  Policy& of(PassKind kind) const {
+    if (kind.is_verify) return *verify_;
+    return kind.is_prefill ? *prefill_ : *decode_;
   }
+  Policy& prefill() const { return *prefill_; }
+  Policy& decode() const { return *decode_; }
 
   // Replaces the decode policy by `wrap` of it. REQUIRES: before `initialize`.
   // Errors: kUnsupported if the result is no decode policy.
@@ -50,7 +64,10 @@ class PolicyPair {
   bool needs_block_ids(const KvBlockShape& block) const;
   bool capturable() const { return prefill_->capturable() && decode_->capturable(); }
 
-  SelectionRule rule(Phase phase, const KvBlockShape& block) const { return of(phase).rule(block); }
+  SelectionRule rule(PassKind kind, const KvBlockShape& block) const {
+    return of(kind).rule(block);
+  }
+  PassRules rules(const KvBlockShape& block) const;
 
   // Sums of both policies and of the audit.
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks, const PairLimits& limits) const;

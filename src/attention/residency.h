@@ -84,7 +84,7 @@ class Residency : public KvFollower {
 
   // Decides where the rows of a pass go and how its history is read. May enqueue waits on compute.
   // REQUIRES: blocks for the rows are reserved and the rows are not committed.
-  virtual PassPlan plan_pass(Phase phase, std::span<const SequenceRows> sequences) = 0;
+  virtual PassPlan plan_pass(PassKind kind, std::span<const SequenceRows> sequences) = 0;
 
   // Cuts the arrays of the planned pass from both arenas in the same way, fills those of `host` and
   // points `pass` at those of `device`: kv_begin, block_table, block_ids and kv_rows. The caller

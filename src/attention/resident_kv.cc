@@ -35,9 +35,9 @@ size_t ResidentKv::array_bytes(const PassLimits& limits) {
   return plan.used_bytes();
 }
 
-PassPlan ResidentKv::plan_pass(Phase phase, std::span<const SequenceRows> sequences) {
+PassPlan ResidentKv::plan_pass(PassKind kind, std::span<const SequenceRows> sequences) {
   sequences_.assign(sequences.begin(), sequences.end());
-  return {.capturable = policies_.capturable(), .variant = phase == Phase::kVerify ? 1 : 0};
+  return {.capturable = policies_.capturable(), .variant = kind.is_verify ? 1 : 0};
 }
 
 // Columns of the block table: those of the longest sequence, or the padded width of the shape.

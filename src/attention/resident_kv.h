@@ -19,7 +19,7 @@ class ResidentKv final : public Residency {
   static size_t array_bytes(const PassLimits& limits);
 
   Executor& executor() override { return executor_; }
-  PassPlan plan_pass(Phase phase, std::span<const SequenceRows> sequences) override;
+  PassPlan plan_pass(PassKind kind, std::span<const SequenceRows> sequences) override;
   void describe(const PassShape& shape, Arena& host, Arena& device, AttentionPass& pass) override;
   size_t array_bytes() const override { return array_bytes(limits_); }
   void begin_pass(const AttentionPass&) override {}

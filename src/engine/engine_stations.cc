@@ -90,7 +90,7 @@ void EngineStations::make_kv(const EngineOptions& options, StoreFiles* files,
                              const std::optional<WeightsHash>& weights) {
   const EnginePlan& plan = front->plan();
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  const Policy& prefill = rank->policies().of(Phase::kPrefill);
+  const Policy& prefill = rank->policies().prefill();
   BlockManagerOptions blocks;
   blocks.num_blocks = plan.num_blocks;
   blocks.block_tokens = block_tokens;
@@ -113,8 +113,8 @@ KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options,
   return [this, &options, files, &weights](BlockManager& blocks) {
     const EnginePlan& plan = front->plan();
     const KvBlockShape& block = plan.kv_layout.block;
-    const bool selects = rank->policies().rule(Phase::kPrefill, block).selects() ||
-                         rank->policies().rule(Phase::kDecode, block).selects();
+    const bool selects = rank->policies().prefill().rule(block).selects() ||
+                         rank->policies().decode().rule(block).selects();
     const SparseOptions sparse = complete_sparse_options(options);
     KvStore::Parts parts{
         .blocks = blocks,

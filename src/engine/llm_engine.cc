@@ -98,12 +98,12 @@ std::optional<std::span<const SampledToken>> LlmEngine::run(const Batch& batch,
 // ends.
 void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
                        std::vector<RequestOutput>& outputs) {
-  if (batch.phase == Phase::kVerify) return commit_verified(batch, tokens, outputs);
+  if (batch.kind.is_verify) return commit_verified(batch, tokens, outputs);
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const ScheduledSequence& scheduled = batch.sequences[i];
     Sequence& sequence = *scheduled.sequence;
-    stations_.kv->commit(sequence, batch.phase, scheduled.num_rows);
-    if (batch.phase == Phase::kPrefill) {
+    stations_.kv->commit(sequence, batch.kind, scheduled.num_rows);
+    if (batch.kind.is_prefill) {
       stations_.observer->count_mass(sequence, static_cast<int64_t>(i));
     }
     if (!scheduled.wants_token) Answers::report_progress(sequence, outputs);
@@ -131,7 +131,7 @@ void LlmEngine::commit_draft(Sequence& sequence, std::span<const SampledToken> t
   for (size_t i = 0; i < tokens.size(); ++i) {
     SampledToken token = tokens[i];
     const bool accepted = stations_.drafts->accepts(sequence, i, token);
-    stations_.kv->commit(sequence, Phase::kVerify, 1);
+    stations_.kv->commit(sequence, PassKind::verify(), 1);
     stations_.answers->append(token);
     num_accepted += accepted ? 1 : 0;
     if (!accepted || sequence.output.finished()) break;

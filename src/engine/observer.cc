@@ -11,11 +11,7 @@ namespace sluice {
 
 Observer::Observer(const Residency& residency, const PolicyPair& policies,
                    const KvBlockShape& block)
-    : residency_(residency),
-      policies_(policies),
-      prefill_rule_(policies.rule(Phase::kPrefill, block)),
-      decode_rule_(policies.rule(Phase::kDecode, block)),
-      verify_rule_(policies.rule(Phase::kVerify, block)) {
+    : residency_(residency), policies_(policies), rules_(policies.rules(block)) {
   // Sizes the vectors once, so that a step allocates nothing.
   residency_.read_counters(before_);
   for (PhaseCounts* phase : {&prefill_, &decode_, &draft_}) {
@@ -27,12 +23,12 @@ Observer::Observer(const Residency& residency, const PolicyPair& policies,
 
 void Observer::begin_step(const Batch& batch) {
   PhaseCounts& phase = counts_of(batch);
-  verifies_ = verifies_ || batch.phase == Phase::kVerify;
+  verifies_ = verifies_ || batch.kind.is_verify;
   ++phase.num_steps;
   phase.num_tokens += batch.num_rows();
-  if (rule(batch.phase).selects()) {
+  if (const SelectionRule& rule = rules_.of(batch.kind); rule.selects()) {
     for (const ScheduledSequence& scheduled : batch.sequences) {
-      count_selected(scheduled, batch.phase, phase);
+      count_selected(scheduled, rule, phase);
     }
   }
   // Read before the pass, whose KV is not committed: the history is what it was.
@@ -44,12 +40,12 @@ void Observer::begin_step(const Batch& batch) {
 
 // Adds up, over the rows of one sequence, the tokens that the policy selects and those it could
 // select. Evaluates the policy's rule per row; the device's lists are never read.
-void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
+void Observer::count_selected(const ScheduledSequence& scheduled, const SelectionRule& rule,
                               PhaseCounts& counts) {
   const int64_t first_pos = scheduled.first_pos();
   std::optional<int64_t> selected;
   for (int64_t pos = first_pos; pos < first_pos + scheduled.num_rows; ++pos) {
-    selected = rule(phase).num_selected_tokens(pos);
+    selected = rule.num_selected_tokens(pos);
     counts.selected_is_known = counts.selected_is_known && selected;
     counts.num_selected_tokens += selected.value_or(0);
     counts.num_full_rows += selected == pos + 1 ? 1 : 0;
@@ -59,17 +55,17 @@ void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
   // same share, so the last row decides.
   ++counts.num_sequence_steps;
   counts.num_fallbacks += selected == first_pos + scheduled.num_rows ? 1 : 0;
-  if (rule(phase).form == SelectionForm::kTileMasks) {
-    counts.num_visible_tiles += count_tiles(scheduled, phase);
+  if (rule.form == SelectionForm::kTileMasks) {
+    counts.num_visible_tiles += count_tiles(scheduled, rule);
   }
 }
 
 // KV tiles that the query tiles of the rows see: i + 1 for query tile i, in each of its masks.
-int64_t Observer::count_tiles(const ScheduledSequence& scheduled, Phase phase) const {
+int64_t Observer::count_tiles(const ScheduledSequence& scheduled, const SelectionRule& rule) const {
   const int64_t first_pos = scheduled.sequence->kv.num_tokens();
   const int64_t first = first_pos / kMaskTileTokens;
   const int64_t end = mask_tiles_of(first_pos + scheduled.num_rows);
-  return rule(phase).num_masks * (end * (end + 1) - first * (first + 1)) / 2;
+  return rule.num_masks * (end * (end + 1) - first * (first + 1)) / 2;
 }
 
 void Observer::count_mass(Sequence& sequence, int64_t index) {
@@ -122,7 +118,7 @@ void Observer::read_transfers(EngineStats& stats) const {
 
 // Density is selected over visible tokens: 1 without a selecting policy, unknown if the rule cannot
 // tell. Density transferred is loaded bytes over the bytes that full attention would load.
-PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) const {
+PhaseObservations Observer::describe(const PhaseCounts& counts, const SelectionRule& rule) const {
   PhaseObservations result{.num_steps = counts.num_steps,
                            .num_tokens = counts.num_tokens,
                            .num_loads = counts.moved.num_loads,
@@ -134,7 +130,7 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
                            .num_fallbacks = counts.num_fallbacks,
                            .num_full_rows = counts.num_full_rows,
                            .density_selected = {}};
-  if (counts.num_steps > 0 && !rule(phase).selects()) result.density_selected = 1;
+  if (counts.num_steps > 0 && !rule.selects()) result.density_selected = 1;
   if (counts.num_visible_tokens > 0 && counts.selected_is_known) {
     result.density_selected = static_cast<double>(counts.num_selected_tokens) /
                               static_cast<double>(counts.num_visible_tokens);
@@ -162,7 +158,7 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
 // The device counts the tiles of masks. Layers and passes without a mask attend to everything, so
 // of all visible tiles only those are missing that a mask has left out.
 void Observer::describe_tiles(const PhaseCounts& counts, PhaseObservations& result) const {
-  const TileScorer* scorer = policies_.of(Phase::kPrefill).tile_scorer();
+  const TileScorer* scorer = policies_.prefill().tile_scorer();
   const auto layers = scorer ? scorer->tile_counts() : std::span<const TileCounts>{};
   int64_t num_left_out = 0;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
@@ -183,9 +179,9 @@ void Observer::describe_tiles(const PhaseCounts& counts, PhaseObservations& resu
 Observations Observer::observations() const {
   Observations result;
   result.sparse_policy = policies_.name();
-  result.prefill = describe(prefill_, Phase::kPrefill);
-  result.decode = describe(decode_, verifies_ ? Phase::kVerify : Phase::kDecode);
-  result.draft = describe(draft_, Phase::kDecode);
+  result.prefill = describe(prefill_, rules_.prefill);
+  result.decode = describe(decode_, verifies_ ? rules_.verify : rules_.decode);
+  result.draft = describe(draft_, rules_.decode);
   result.captured_mass = mass_.describe();
   return result;
 }

@@ -59,25 +59,20 @@ class Observer {
     int64_t num_visible_tiles = 0;
   };
 
-  void count_selected(const ScheduledSequence& scheduled, Phase phase, PhaseCounts& counts);
-  int64_t count_tiles(const ScheduledSequence& scheduled, Phase phase) const;
-  PhaseObservations describe(const PhaseCounts& counts, Phase phase) const;
+  void count_selected(const ScheduledSequence& scheduled, const SelectionRule& rule,
+                      PhaseCounts& counts);
+  int64_t count_tiles(const ScheduledSequence& scheduled, const SelectionRule& rule) const;
+  PhaseObservations describe(const PhaseCounts& counts, const SelectionRule& rule) const;
   void describe_tiles(const PhaseCounts& counts, PhaseObservations& result) const;
 
-  const SelectionRule& rule(Phase phase) const {
-    if (phase == Phase::kVerify) return verify_rule_;
-    return phase == Phase::kPrefill ? prefill_rule_ : decode_rule_;
-  }
   PhaseCounts& counts_of(const Batch& batch) {
-    if (batch.phase == Phase::kPrefill) return prefill_;
-    return batch.is_draft ? draft_ : decode_;
+    if (batch.kind.is_prefill) return prefill_;
+    return batch.kind.is_draft ? draft_ : decode_;
   }
 
   const Residency& residency_;
   const PolicyPair& policies_;
-  SelectionRule prefill_rule_;
-  SelectionRule decode_rule_;
-  SelectionRule verify_rule_;
+  PassRules rules_;
   TransferCounters before_;  // totals when the step began
   TransferCounters now_;     // totals at its end; a member, so that end_step allocates nothing
   PhaseCounts prefill_;

@@ -30,11 +30,11 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
 std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
                                                          const Residency::ExpectNext& expect_next,
                                                          const PassWatch* watch) {
-  SLUICE_CHECK(watch == nullptr || batch.phase == Phase::kPrefill, "a watched decode step");
+  SLUICE_CHECK(watch == nullptr || batch.kind.is_prefill, "a watched decode step");
   sampler_.begin_pass();
   describe(batch, batch.num_sampled());
   sampler_.end_describe();
-  scores_prompts_ = batch.phase == Phase::kPrefill && PromptScorer::wanted(batch);
+  scores_prompts_ = batch.kind.is_prefill && PromptScorer::wanted(batch);
   monitor_ = watch != nullptr ? &pacer_ : nullptr;
   if (watch != nullptr) pacer_.begin(*watch, batch.num_rows());
   try {
@@ -104,7 +104,7 @@ std::vector<float> Runner::to_host(const TensorView& logits) {
 // Fills the pinned arrays and `pass_`. Room is made for `num_logit_rows` rows of logits at least.
 void Runner::describe(const Batch& batch, int64_t num_logit_rows) {
   list_rows(batch);
-  plan_ = parts_.residency.plan_pass(batch.phase, rows_);
+  plan_ = parts_.residency.plan_pass(batch.kind, rows_);
   const PassShape shape = shape_of(batch);
   cut_arrays(shape, num_logit_rows);
   num_logit_rows_ = 0;
@@ -123,7 +123,7 @@ void Runner::list_rows(const Batch& batch) {
   SLUICE_CHECK(
       std::ssize(batch.sequences) <= limits_.max_seqs && batch.num_rows() <= limits_.max_rows,
       "{} sequences, {} rows", batch.sequences.size(), batch.num_rows());
-  pass_.phase = batch.phase;
+  pass_.kind = batch.kind;
   AttentionBatch& maxima = pass_.batch;
   maxima.max_rows = 0;
   maxima.max_kv_tokens = 0;
@@ -140,7 +140,7 @@ void Runner::list_rows(const Batch& batch) {
                      .kv = &sequence->kv,
                      .num_rows = num_rows,
                      .num_ahead = scheduled.num_ahead});
-    if (batch.phase != Phase::kPrefill) continue;
+    if (!batch.kind.is_prefill) continue;
     spans_.push_back({.first_pos = first_pos,
                       .num_rows = num_rows,
                       .prompt_end = sequence->kv.prefill_tokens(),
@@ -153,7 +153,7 @@ void Runner::list_rows(const Batch& batch) {
 // Steps that are never captured are padded as well: products then have the same number of rows, and
 // the same bits, for resident and offloaded KV.
 bool Runner::pads(const Batch& batch) const {
-  return parts_.fixed_decode_shapes && batch.phase != Phase::kPrefill &&
+  return parts_.fixed_decode_shapes && !batch.kind.is_prefill &&
          batch.num_rows() == std::ssize(batch.sequences);
 }
 

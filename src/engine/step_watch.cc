@@ -12,7 +12,7 @@ StepWatch::StepWatch(const Batch& batch, const PassWatch* caller)
              .should_cancel = [this] { return should_cancel(); }} {}
 
 bool StepWatch::is_needed(const Batch& batch, const PassWatch* caller, int64_t min_rows) {
-  if (batch.phase != Phase::kPrefill) return false;
+  if (!batch.kind.is_prefill) return false;
   int64_t longest = 0;  // tokens that the last row of a span attends to
   bool has_flag = false;
   for (const ScheduledSequence& s : batch.sequences) {
@@ -37,7 +37,7 @@ void StepWatch::report(int64_t num_rows_done) const {
 }
 
 void StepWatch::begin() const {
-  if (caller_ == nullptr || !caller_->on_begin || batch_.phase != Phase::kPrefill) return;
+  if (caller_ == nullptr || !caller_->on_begin || !batch_.kind.is_prefill) return;
   for (const ScheduledSequence& s : batch_.sequences) {
     s.sequence->set_prompt_done(s.sequence->kv.num_tokens());
     caller_->on_begin(s.sequence->prompt_progress());

@@ -243,7 +243,7 @@ class PolicyRig {
   AttentionPass make_pass(Phase phase, const std::vector<Span>& spans) {
     const auto num_seqs = static_cast<int64_t>(spans.size());
     AttentionPass pass;
-    pass.phase = phase;
+    pass.kind = phase;
     spans_.clear();
     std::vector<int32_t> row_begin{0}, first_pos, kv_begin, kv_end, table;
     for (const Span& span : spans) {

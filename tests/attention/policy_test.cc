@@ -112,7 +112,7 @@ TEST_F(PolicyTest, ListsOfEverythingAreNotMadeUnlessTheWalkNeedsThem) {
         PolicyPair policies("toy", std::make_unique<LongListsPolicy>(Phase::kPrefill, &num_prefill),
                             std::make_unique<LongListsPolicy>(Phase::kDecode, &num_decode));
         WalkCounter executor(policies, needs_lists);
-        pass.phase = phase;
+        pass.kind = phase;
         pass.batch.max_kv_tokens = num_tokens;
         executor.attend(*stream_, pass, {});
         const bool makes_lists = needs_lists || num_tokens == 101;

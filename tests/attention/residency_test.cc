@@ -77,7 +77,7 @@ class ResidencyTest : public ::testing::Test {
     Arena host(memory_.data(), memory_.size());
     Arena device(memory_.data(), memory_.size());
     AttentionPass pass;
-    pass.phase = phase;
+    pass.kind = phase;
     residency.describe(shape, host, device, pass);
     EXPECT_EQ(host.used_bytes(), device.used_bytes());
     return pass;

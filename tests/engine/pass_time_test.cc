@@ -84,7 +84,7 @@ class PassTime : public ::testing::Test, public testing::SchedulerHarness {
     for (const ScheduledSequence& s : batch.sequences) {
       duration_ns += device_.ns(s.sequence->kv.num_tokens(), s.num_rows);
     }
-    if (batch.phase == Phase::kDecode) duration_ns = kDecodeNs;
+    if (batch.kind == Phase::kDecode) duration_ns = kDecodeNs;
     scheduler_->measured(batch, duration_ns);
     complete(batch);
     return duration_ns;
@@ -101,7 +101,7 @@ TEST_F(PassTime, SpansOfALongPromptTakeTheTimeThatIsAllowed) {
   while (sequence(0).num_generated() == 0) {
     Batch batch;
     const int64_t duration_ns = run(batch);
-    ASSERT_EQ(batch.phase, Phase::kPrefill);
+    ASSERT_EQ(batch.kind, Phase::kPrefill);
     EXPECT_LE(duration_ns, kStallNs * 102 / 100) << "pass " << num_passes;
     if (num_passes == 0) {
       EXPECT_EQ(batch.num_rows(), kMinSpan) << "nothing is measured yet";
@@ -133,17 +133,17 @@ TEST_F(PassTime, DecodingHasMoreThanHalfOfTheTime) {
   int64_t prefill_ns = 0, decode_ns = 0;
   for (int step = 0; step < 2000; ++step) {
     const int64_t duration_ns = run(batch);
-    (batch.phase == Phase::kPrefill ? prefill_ns : decode_ns) += duration_ns;
+    (batch.kind == Phase::kPrefill ? prefill_ns : decode_ns) += duration_ns;
     ASSERT_EQ(sequence(1).num_generated(), 0) << "the prompt is too short for this test";
   }
   EXPECT_NEAR(static_cast<double>(decode_ns) / static_cast<double>(prefill_ns), 1.5, 0.05);
-  while (batch.phase == Phase::kDecode) run(batch);
+  while (batch.kind == Phase::kDecode) run(batch);
   // One decode step after this pass, then the newcomer at once, although decoding has time left.
   add(2, 100);
   run(batch);
-  EXPECT_EQ(batch.phase, Phase::kDecode);
+  EXPECT_EQ(batch.kind, Phase::kDecode);
   run(batch);
-  EXPECT_EQ(batch.phase, Phase::kPrefill);
+  EXPECT_EQ(batch.kind, Phase::kPrefill);
   EXPECT_EQ(ids_of(batch).front(), 2);
   EXPECT_EQ(sequence(2).num_generated(), 1);
 }
@@ -159,7 +159,7 @@ TEST_F(PassTime, NewcomersTakeNoTimeFromDecoding) {
   for (int step = 0; step < 3000; ++step) {
     if (step % 80 == 0) add(++newest, 100);  // a pass has 60 decode steps
     const int64_t duration_ns = run(batch);
-    (batch.phase == Phase::kPrefill ? prefill_ns : decode_ns) += duration_ns;
+    (batch.kind == Phase::kPrefill ? prefill_ns : decode_ns) += duration_ns;
     ASSERT_EQ(sequence(1).num_generated(), 0) << "the prompt is too short for this test";
     const auto newcomer = sequences_.find(newest);
     if (newest > 1 && newcomer != sequences_.end() && newcomer->second->num_generated() > 0) {
@@ -180,7 +180,7 @@ TEST_F(PassTime, TimeWithoutDecodingIsNotKept) {
   const int64_t pass_ns = run(batch);
   ASSERT_EQ(ids_of(batch).front(), 1);
   int64_t decode_ns = 0;
-  for (int64_t duration_ns = run(batch); batch.phase == Phase::kDecode; duration_ns = run(batch)) {
+  for (int64_t duration_ns = run(batch); batch.kind == Phase::kDecode; duration_ns = run(batch)) {
     decode_ns += duration_ns;
   }
   EXPECT_NEAR(static_cast<double>(decode_ns), 1.5 * static_cast<double>(pass_ns), kDecodeNs);
@@ -195,7 +195,7 @@ TEST_F(PassTime, ManyPromptsShareThePasses) {
     Batch batch;
     longest_ns = std::max(longest_ns, run(batch));
     for (const ScheduledSequence& s : batch.sequences) {
-      if (batch.phase == Phase::kPrefill && s.wants_token) done.insert(s.sequence->id.value);
+      if (batch.kind == Phase::kPrefill && s.wants_token) done.insert(s.sequence->id.value);
     }
     if (done.contains(0)) {
       EXPECT_EQ(done.size(), 12u) << "the long prompt ends last";

@@ -52,7 +52,7 @@ class SchedulerHarness {
   // Pretends that the batch was computed and every wanted token was 7.
   void complete(const Batch& batch) {
     for (const ScheduledSequence& s : batch.sequences) {
-      kv_->commit(*s.sequence, batch.phase, s.num_rows);
+      kv_->commit(*s.sequence, batch.kind, s.num_rows);
       if (s.wants_token) s.sequence->tokens.push_back(7);
     }
   }

@@ -25,14 +25,14 @@ TEST_F(SchedulerTest, RowsGoToTheShortestPromptFirstWithinTheBudget) {
   add(1, 30);
   add(2, 5);
   Batch batch = scheduler_->schedule();
-  EXPECT_EQ(batch.phase, Phase::kPrefill);
+  EXPECT_EQ(batch.kind, Phase::kPrefill);
   EXPECT_EQ(ids_of(batch), (std::vector<int64_t>{2, 1, 0}));
   EXPECT_EQ(batch.num_rows(), 50);
   EXPECT_TRUE(batch.sequences[1].wants_token);
   EXPECT_FALSE(batch.sequences[2].wants_token) << "16 of its tokens are left";
   complete(batch);
   batch = scheduler_->schedule();
-  EXPECT_EQ(batch.phase, Phase::kDecode);
+  EXPECT_EQ(batch.kind, Phase::kDecode);
   EXPECT_EQ(ids_of(batch), (std::vector<int64_t>{1, 2}));
   complete(batch);
   add(3, 20);
@@ -52,10 +52,10 @@ TEST_F(SchedulerTest, DecodesBetweenTwoPrefillPasses) {
   Phase before = Phase::kPrefill;
   for (int step = 0; step < 14; ++step) {
     const Batch batch = scheduler_->schedule();
-    EXPECT_NE(batch.phase, before) << "step " << step;
+    EXPECT_NE(batch.kind, before) << "step " << step;
     EXPECT_EQ(ids_of(batch), (std::vector<int64_t>{step % 2})) << "step " << step;
     complete(batch);
-    before = batch.phase;
+    before = batch.kind;
   }
   EXPECT_EQ(ids_of(scheduler_->schedule()), (std::vector<int64_t>{0, 1})) << "the prompt is done";
 }
@@ -68,7 +68,7 @@ TEST_F(SchedulerTest, AnOvertakenPromptGetsRowsAfterEightPasses) {
   for (int pass = 0; pass < 40 && passes.size() < 4; ++pass) {
     add(1 + pass, 16);
     const Batch batch = scheduler_->schedule();
-    ASSERT_EQ(batch.phase, Phase::kPrefill);
+    ASSERT_EQ(batch.kind, Phase::kPrefill);
     if (batch.sequences[0].sequence->id.value == 0) passes.push_back(pass);
     complete(batch);
     if (pass > 0 || passes.empty()) complete(scheduler_->schedule());  // a decode step
@@ -113,7 +113,7 @@ TEST_F(SchedulerTest, ExpectsTheStepThatComesNext) {
     for (size_t i = 0; i < expected.size(); ++i) {
       const ScheduledSequence& s = batch.sequences[i];
       EXPECT_EQ(expected[i].kv, &s.sequence->kv) << "step " << step;
-      EXPECT_EQ(expected[i].num_rows, batch.phase == Phase::kPrefill ? s.num_rows : 0);
+      EXPECT_EQ(expected[i].num_rows, batch.kind == Phase::kPrefill ? s.num_rows : 0);
     }
     ++num_compared;
   }
@@ -124,7 +124,7 @@ TEST_F(SchedulerTest, KeepsToMaxNumSeqs) {
   make(100, {.max_num_seqs = 2, .max_num_batched_tokens = 500, .prefill_chunk_tokens = 500});
   for (int64_t id = 0; id < 3; ++id) add(id, 4);
   complete(scheduler_->schedule());
-  EXPECT_EQ(scheduler_->schedule().phase, Phase::kDecode);
+  EXPECT_EQ(scheduler_->schedule().kind, Phase::kDecode);
   EXPECT_NE(scheduler_->remove(SequenceId(0)), nullptr);
   EXPECT_EQ(ids_of(scheduler_->schedule()), (std::vector<int64_t>{2}));
 }
@@ -137,7 +137,7 @@ TEST_F(SchedulerTest, LargeRequestsAreNotOvertaken) {
   Batch batch = scheduler_->schedule();
   EXPECT_EQ(ids_of(batch), (std::vector<int64_t>{0}));
   complete(batch);
-  EXPECT_EQ(scheduler_->schedule().phase, Phase::kDecode);
+  EXPECT_EQ(scheduler_->schedule().kind, Phase::kDecode);
   scheduler_->remove(SequenceId(0));
   EXPECT_EQ(ids_of(scheduler_->schedule()), (std::vector<int64_t>{1}));
 }
@@ -152,11 +152,11 @@ TEST_F(SchedulerTest, TheNewestGivesWayAndComesBackWithAllItsTokens) {
   EXPECT_EQ(ids_of(batch), (std::vector<int64_t>{0}));
   EXPECT_EQ(scheduler_->num_preemptions(), 1);
   complete(batch);
-  EXPECT_EQ(scheduler_->schedule().phase, Phase::kDecode) << "1 waits: 3 blocks are not free";
+  EXPECT_EQ(scheduler_->schedule().kind, Phase::kDecode) << "1 waits: 3 blocks are not free";
   scheduler_->remove(SequenceId(0));
   batch = scheduler_->schedule();
   ASSERT_EQ(ids_of(batch), (std::vector<int64_t>{1}));
-  EXPECT_EQ(batch.phase, Phase::kPrefill);
+  EXPECT_EQ(batch.kind, Phase::kPrefill);
   EXPECT_EQ(batch.num_rows(), 33) << "31 of the prompt and the 2 it had generated";
 }
 
@@ -174,7 +174,7 @@ TEST_F(SchedulerTest, SpansBeginAtScopesAndEndThereOrWithTheirPrompt) {
   for (; ids_of(batch).size() < lengths.size(); batch = scheduler_->schedule()) {
     EXPECT_LE(batch.num_rows(), 150);
     for (const ScheduledSequence& s : batch.sequences) {
-      if (batch.phase == Phase::kDecode) continue;
+      if (batch.kind == Phase::kDecode) continue;
       const int64_t begin = s.sequence->kv.num_tokens();
       EXPECT_EQ(begin % 64, 0) << "sequence " << s.sequence->id.value;
       if (s.wants_token) continue;
@@ -183,7 +183,7 @@ TEST_F(SchedulerTest, SpansBeginAtScopesAndEndThereOrWithTheirPrompt) {
     }
     complete(batch);
   }
-  EXPECT_EQ(batch.phase, Phase::kDecode);
+  EXPECT_EQ(batch.kind, Phase::kDecode);
   EXPECT_GE(num_cut, 4) << "the test cuts few prompts";
 }
 

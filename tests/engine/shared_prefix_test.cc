@@ -57,7 +57,7 @@ class SharedPrefix : public ::testing::Test, public testing::SchedulerHarness {
 
   Batch step() {
     Batch batch = scheduler_->schedule();
-    if (batch.phase == Phase::kPrefill) num_computed_ += batch.num_rows();
+    if (batch.kind == Phase::kPrefill) num_computed_ += batch.num_rows();
     complete(batch);
     return batch;
   }
@@ -141,7 +141,7 @@ TEST_F(SharedPrefix, GoesOnWhereAPreemptedLeaderStopped) {
     step();
   }
   EXPECT_EQ(num_done, 192);
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(step().phase, Phase::kDecode) << "no memory for the others";
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(step().kind, Phase::kDecode) << "no memory for the others";
   scheduler_->remove(SequenceId(0));
   int64_t num_own = 13;
   for (int i = 0; i < kNum; ++i) {

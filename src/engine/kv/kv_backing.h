@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/policy.h"
+#include "attention/pass_kind.h"
 #include "core/ids.h"
 #include "engine/sequence.h"
 #include "sluice/request_output.h"
@@ -35,7 +35,7 @@ class KvBacking {
   // A sequence loses its blocks.
   virtual void release(Sequence& /*sequence*/) {}
   // Rows of a sequence were committed.
-  virtual void committed(Sequence& /*sequence*/, Phase /*phase*/) {}
+  virtual void committed(Sequence& /*sequence*/, PassKind /*kind*/) {}
   // A block's contents are gone.
   virtual void forget(BlockId /*id*/) {}
 

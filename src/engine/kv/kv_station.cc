@@ -90,10 +90,10 @@ int64_t KvStation::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
   return num_reserved;
 }
 
-void KvStation::commit(Sequence& sequence, Phase phase, int64_t num_rows) {
+void KvStation::commit(Sequence& sequence, PassKind kind, int64_t num_rows) {
   blocks_.commit(sequence.kv, sequence.tokens, num_rows);
   follower_.committed(sequence.id, sequence.kv);
-  backing_->committed(sequence, phase);
+  backing_->committed(sequence, kind);
   sequence.set_prompt_done(sequence.kv.num_tokens());
 }
 

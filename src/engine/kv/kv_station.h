@@ -51,8 +51,8 @@ class KvStation {
   // Reserves blocks for draft tokens after the row of a decode step, and returns for how many, at
   // most `num_drafts`. Takes free blocks only: no sequence loses its own for drafts.
   int64_t reserve_drafts(Sequence& sequence, int64_t num_drafts);
-  // The next `num_rows` rows, which a pass of `phase` computed, have valid KV.
-  void commit(Sequence& sequence, Phase phase, int64_t num_rows);
+  // The next `num_rows` rows, which a pass of `kind` computed, have valid KV.
+  void commit(Sequence& sequence, PassKind kind, int64_t num_rows);
   // Blocks without a valid token are no longer needed: drafts that were not accepted had them.
   void drop_drafts(Sequence& sequence);
   // It has ended by itself: its prompt's blocks are held if its request asked for that (add_pin).

@@ -66,8 +66,8 @@ EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {
                   .kv_layout = choose_kv_layout(input.options, input.config, kv_offload),
                   .kv_offload = kv_offload,
                   .max_model_len = choose_max_model_len(input.options, input.config)};
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-    input.policies.rule(phase, plan.kv_layout.block);  // throws where its pages do not fit
+  for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
+    policy->rule(plan.kv_layout.block);  // throws where its pages do not fit
   }
   plan.memory.block_size = plan.kv_layout.block.block_tokens;
   return plan;
@@ -80,13 +80,12 @@ DraftLimits limits_of_drafts(const PlanInput& input) {
 // Sizes of passes for requests of up to `max_model_len`, and what the policies must provide for.
 void set_passes(const PlanInput& input, int64_t max_model_len, EnginePlan& plan) {
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  plan.passes =
-      choose_pass_sizes(input.options, input.traits(),
-                        {.kv_offload = plan.kv_offload,
-                         .block_tokens = block_tokens,
-                         .max_model_len = max_model_len,
-                         .scope_tokens = input.policies.of(Phase::kPrefill).prefill_scope_tokens(),
-                         .draft_rows = limits_of_drafts(input).max_rows()});
+  plan.passes = choose_pass_sizes(input.options, input.traits(),
+                                  {.kv_offload = plan.kv_offload,
+                                   .block_tokens = block_tokens,
+                                   .max_model_len = max_model_len,
+                                   .scope_tokens = input.policies.prefill().prefill_scope_tokens(),
+                                   .draft_rows = limits_of_drafts(input).max_rows()});
   const int64_t asked_chunk = input.options.prefill_chunk_tokens.value_or(0);
   const int64_t chunk = plan.passes.scheduler.prefill_chunk_tokens;
   if (asked_chunk > 0 && chunk != asked_chunk) {
@@ -258,7 +257,7 @@ void choose_on_device(const PlanInput& input, EnginePlan& plan) {
   OffloadedLimits& offloaded = plan.offloaded;
   const size_t bytes = input.options.kv.device_bytes.value_or(device_bytes_left(plan));
   const int32_t num_residents = std::min(num_blocks_in(bytes, plan), plan.num_blocks);
-  const SelectionRule rule = input.policies.rule(Phase::kDecode, plan.kv_layout.block);
+  const SelectionRule rule = input.policies.decode().rule(plan.kv_layout.block);
   if (num_residents < plan.num_blocks && rule.makes_page_lists()) {
     const HotPageChoice choice = choose_hot_pages({.layout = plan.kv_layout,
                                                    .num_blocks = plan.num_blocks,
@@ -377,7 +376,7 @@ void warn_of_unused_offload(const EngineOptions& options, EnginePlan& plan) {
 
 // What a policy reads beside the options; a warning if no option names it.
 void add_policy_note(const EngineOptions& options, const PolicyPair& policies, EnginePlan& plan) {
-  const std::string note = policies.of(Phase::kPrefill).note();
+  const std::string note = policies.prefill().note();
   if (note.empty()) return;
   (options.sparse.profile ? plan.memory.notes : plan.memory.warnings).push_back(note);
 }
@@ -387,7 +386,7 @@ void check_method(const EngineOptions& options, const PolicyPair& policies,
                   const KvBlockShape& block) {
   const SpeculativeMethod method = resolve_speculative(options.speculative).method;
   if (method == SpeculativeMethod::kNone) return;
-  const bool selects = policies.rule(Phase::kDecode, block).selects();
+  const bool selects = policies.decode().rule(block).selects();
   if (selects == drafts_sparsely(method)) return;
   if (selects) {
     fail(ErrorCode::kUnsupported,

@@ -55,13 +55,13 @@ Batch Scheduler::schedule() {
       kv_.blocks().num_other_holds() > 0 || std::ranges::any_of(running_, is_loading);
   SLUICE_CHECK(!batch.sequences.empty() || may_wait, "{} waiting, {} running", waiting_.size(),
                running_.size());
-  if (!batch.sequences.empty()) last_phase_ = batch.phase;
+  if (!batch.sequences.empty()) last_was_prefill_ = batch.kind.is_prefill;
   return batch;
 }
 
 // A new request ends the time for decoding, once: it has not missed a pass yet.
 bool Scheduler::decode_is_due() {
-  if (last_phase_ == Phase::kPrefill) return true;
+  if (last_was_prefill_) return true;
   if (decode_ns_due_ <= 0) return false;
   const auto is_new = [](const Candidate& c) { return c.sequence->num_passes_missed == 0; };
   return !std::ranges::any_of(admissible(), is_new);
@@ -76,7 +76,7 @@ QueueSizes Scheduler::queue_sizes() const {
 }
 
 void Scheduler::measured(const Batch& batch, int64_t duration_ns) {
-  if (batch.phase != Phase::kPrefill) {
+  if (!batch.kind.is_prefill) {
     last_decode_ns_ = duration_ns;
     decode_ns_due_ = std::max<int64_t>(decode_ns_due_ - duration_ns, 0);
     return;
@@ -96,7 +96,7 @@ void Scheduler::measured(const Batch& batch, int64_t duration_ns) {
 // All blocks of a prompt are reserved when it is admitted, so two half-done prompts can never wait
 // for each other's memory.
 Batch Scheduler::prefill_batch() {
-  Batch batch{.phase = Phase::kPrefill, .sequences = {}};
+  Batch batch{.kind = Phase::kPrefill, .sequences = {}};
   std::vector<Candidate> candidates = admissible();
   for (const auto& sequence : running_) {
     if (sequence->kv.prefill_done() || sequence->is_loading) continue;
@@ -195,7 +195,7 @@ int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
 // the older ones cannot reserve one; the loop ends early if it preempts the sequence that it
 // serves. Empty if no sequence can decode: then one with a part of its prompt holds the memory.
 Batch Scheduler::decode_batch() {
-  Batch batch{.phase = Phase::kDecode, .sequences = {}};
+  Batch batch{.kind = Phase::kDecode, .sequences = {}};
   // Oldest first, so that a preempted sequence is never one that is in the batch already.
   for (size_t i = 0; i < running_.size(); ++i) {
     if (!running_[i]->kv.prefill_done()) continue;
@@ -209,11 +209,10 @@ Batch Scheduler::decode_batch() {
 }
 
 std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
-  const bool is_decode = batch.phase != Phase::kPrefill;
+  const bool is_decode = !batch.kind.is_prefill;
   // A step after one without drafts will probably have none either.
   const auto has_drafts = [](const ScheduledSequence& s) { return s.num_drafts > 0; };
-  const bool verifies =
-      batch.phase == Phase::kVerify && std::ranges::none_of(batch.sequences, has_drafts);
+  const bool verifies = batch.kind.is_verify && std::ranges::none_of(batch.sequences, has_drafts);
   std::vector<Candidate> prefilling;
   std::vector<ExpectedSequence> decoding;
   for (const auto& sequence : running_) {

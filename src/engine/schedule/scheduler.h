@@ -48,9 +48,8 @@ struct ScheduledSequence {
 
 // The work of one step: one phase, at least one sequence. Made by the scheduler, run by the runner.
 struct Batch {
-  Phase phase = Phase::kPrefill;
+  PassKind kind;
   std::vector<ScheduledSequence> sequences;
-  bool is_draft = false;  // a decode pass whose tokens are drafts
 
   // Tokens that the pass samples.
   int64_t num_sampled() const {
@@ -145,7 +144,7 @@ class Scheduler {
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // hold KV
   PrefillRates rates_;
-  Phase last_phase_ = Phase::kDecode;  // of the last step
+  bool last_was_prefill_ = false;  // the last step
   // With max_stall_ns: time that running sequences may still decode before the next pass.
   int64_t decode_ns_due_ = 0;
   int64_t last_decode_ns_ = 0;

@@ -12,9 +12,9 @@ TraceSink* Recorders::sink() const {
 
 void Reports::add_step(const Batch& batch, int64_t begin_ns, int64_t end_ns) {
   if (TraceSink* sink = stations_.recorders.sink()) {
-    sink->take("engine", {{phase_name(batch.phase).data(), begin_ns, end_ns}});
+    sink->take("engine", {{pass_name(batch.kind).data(), begin_ns, end_ns}});
   }
-  const bool is_prefill = batch.phase == Phase::kPrefill;
+  const bool is_prefill = batch.kind.is_prefill;
   (is_prefill ? sums_.prefill_ns : sums_.decode_ns) += end_ns - begin_ns;
   if (is_prefill) sums_.num_prompt_tokens += batch.num_rows();
   ++sums_.num_steps;
@@ -81,7 +81,7 @@ void Reports::collect_spans() const {
 }
 
 PageReadCounts Reports::page_reads() const {
-  return stations_.rank.policies().of(Phase::kDecode).page_reads();
+  return stations_.rank.policies().decode().page_reads();
 }
 
 // The target is pageable: the copy is small, seldom, and waited for at once.

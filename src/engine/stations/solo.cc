@@ -47,7 +47,7 @@ std::vector<TokenScore> Solo::score(const std::vector<int32_t>& tokens, const On
 // the next span must begin at a multiple of span_align_tokens.
 int64_t Solo::max_rows(int64_t num_tokens) const {
   const EnginePlan& plan = stations_.front.plan();
-  const Policy& policy = stations_.rank.policies().of(Phase::kPrefill);
+  const Policy& policy = stations_.rank.policies().prefill();
   const int64_t align = plan.passes.scheduler.span_align_tokens;
   const int64_t max_with_history = plan.passes.scheduler.max_rows_with_history;
   const int64_t rows = max_with_history > 0
@@ -83,7 +83,7 @@ void Solo::run(Sequence& sequence, const RunPass& run_pass) {
     while (goes_on && sequence.num_pending() > 0) {
       const int64_t num_rows = std::min(sequence.num_pending(), most);
       const Batch batch{
-          .phase = Phase::kPrefill,
+          .kind = Phase::kPrefill,
           .sequences = {{.sequence = &sequence, .num_rows = num_rows, .wants_token = false}}};
       stations_.observer.begin_step(batch);
       goes_on = run_pass(batch);

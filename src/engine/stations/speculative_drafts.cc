@@ -21,7 +21,7 @@ std::vector<ExpectedSequence> expected_in_verify(const Batch& batch) {
 }  // namespace
 
 void SpeculativeDrafts::plan(Batch& batch) {
-  if (batch.phase != Phase::kDecode) return;
+  if (batch.kind.is_prefill) return;
   draft_by_source(batch);
   if (speculator_.drafts_sparsely()) draft_by_passes(batch);
   bool has_drafts = false;
@@ -30,7 +30,7 @@ void SpeculativeDrafts::plan(Batch& batch) {
     scheduled.num_rows = 1 + scheduled.num_drafts;
     has_drafts = has_drafts || scheduled.num_drafts > 0;
   }
-  if (has_drafts || speculator_.drafts_sparsely()) batch.phase = Phase::kVerify;
+  if (has_drafts || speculator_.drafts_sparsely()) batch.kind = PassKind::verify();
   planned_ns_ = stations_.now_ns();
 }
 
@@ -58,7 +58,7 @@ void SpeculativeDrafts::draft_by_source(Batch& batch) {
 
 // Sequences without drafts of the source, each as long as it may.
 void SpeculativeDrafts::draft_by_passes(const Batch& batch) {
-  Batch drafting{.phase = Phase::kDecode, .sequences = {}, .is_draft = true};
+  Batch drafting{.kind = PassKind::draft(), .sequences = {}};
   int64_t longest = 0;
   for (const ScheduledSequence& scheduled : batch.sequences) {
     if (scheduled.num_drafts == 0 || !scheduled.sequence->drafts.empty()) continue;
@@ -86,7 +86,7 @@ void SpeculativeDrafts::draft_by_passes(const Batch& batch) {
 void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
                                        const Residency::ExpectNext& expect_next) {
   const int64_t begin_ns = stations_.now_ns();
-  Batch pass{.phase = batch.phase, .sequences = {}, .is_draft = true};
+  Batch pass{.kind = batch.kind, .sequences = {}};
   for (const ScheduledSequence& scheduled : batch.sequences) {
     pass.sequences.push_back({.sequence = scheduled.sequence,
                               .num_rows = 1,
@@ -103,7 +103,7 @@ void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
 }
 
 void SpeculativeDrafts::measured(const Batch& batch, int64_t end_ns) {
-  if (batch.phase == Phase::kPrefill) return;
+  if (batch.kind.is_prefill) return;
   speculator_.measured_pass(batch.num_rows(), end_ns - planned_ns_);
 }
 

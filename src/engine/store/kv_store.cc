@@ -77,22 +77,22 @@ void KvStore::release(Sequence& sequence) {
 
 // Blocks of short prompts get names, too: a longer prompt may go on after them. Pins are stored
 // whatever their length is.
-void KvStore::committed(Sequence& sequence, Phase phase) {
+void KvStore::committed(Sequence& sequence, PassKind kind) {
   const bool is_wanted = sequence.num_prompt_tokens >= min_tokens_ || !sequence.pin.empty();
   const auto num_sealed = static_cast<size_t>(sequence.kv.num_sealed_blocks());
   for (size_t& i = sequence.num_named_blocks; i < num_sealed; ++i) {
     const BlockId id = sequence.kv.blocks()[i].id;
-    if (!names_.find(id)) name(sequence, i, phase);
+    if (!names_.find(id)) name(sequence, i, kind);
     if (writes_ && names_.find(id) && is_wanted) writes_->add(id);
   }
 }
 
 // A block that was found in the cache without a name has none.
-void KvStore::name(const Sequence& sequence, size_t index, Phase phase) {
+void KvStore::name(const Sequence& sequence, size_t index, PassKind kind) {
   const auto block_tokens = static_cast<size_t>(blocks_.block_tokens());
   const BlockId id = sequence.kv.blocks()[index].id;
   if (static_cast<int64_t>(index * block_tokens) < sequence.kv.num_cached_tokens()) return;
-  if (!blocks_.is_findable(id) || (phase != Phase::kPrefill && !stores_decoded_)) return;
+  if (!blocks_.is_findable(id) || (!kind.is_prefill && !stores_decoded_)) return;
   const auto tokens = std::span(sequence.tokens).subspan(index * block_tokens, block_tokens);
   const auto place = names_.place_after(sequence.kv, index, sequence.params.cache_salt, tokens);
   if (place) names_.set(id, *place);

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "attention/policy.h"
+#include "attention/pass_kind.h"
 #include "engine/kv/kv_backing.h"
 #include "engine/sequence.h"
 #include "engine/store/block_names.h"
@@ -58,7 +58,7 @@ class KvStore final : public KvBacking {
   void begin(Sequence& sequence) override { loads_.begin(sequence); }
   void release(Sequence& sequence) override;
   // Blocks that are sealed now get names, and are written.
-  void committed(Sequence& sequence, Phase phase) override;
+  void committed(Sequence& sequence, PassKind kind) override;
   void forget(BlockId id) override;
 
   void tend(const OnProgress& on_progress) override;
@@ -78,7 +78,7 @@ class KvStore final : public KvBacking {
 
  private:
   BlockStoreOptions store_options(const KvStoreOptions& options, const StoreFormat& format);
-  void name(const Sequence& sequence, size_t index, Phase phase);
+  void name(const Sequence& sequence, size_t index, PassKind kind);
 
   BlockManager& blocks_;
   const bool stores_decoded_;

@@ -51,7 +51,7 @@ std::string value_text(const OptionValue& value) {
 // "full", or the policy with all options that are given, those of decode included: which of the two
 // phases reads an option is the policies' matter. Of a profile its text counts, not its path.
 std::string prefill_policy(const StoreFormatInputs& inputs) {
-  const Policy& policy = inputs.policies.of(Phase::kPrefill);
+  const Policy& policy = inputs.policies.prefill();
   std::string text(policy.name());
   if (!policy.rule(inputs.layout.block).selects()) return text;
   SparseOptions sparse = inputs.sparse;

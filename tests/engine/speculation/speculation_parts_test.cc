@@ -178,7 +178,7 @@ TEST_F(DraftBlocks, ComeFromFreeBlocksOnly) {
   Batch batch = scheduler_->schedule();
   complete(batch);
   batch = scheduler_->schedule();
-  ASSERT_EQ(batch.phase, Phase::kDecode);
+  ASSERT_EQ(batch.kind, Phase::kDecode);
   ASSERT_EQ(batch.sequences.size(), 2u);
   EXPECT_EQ(kv_->blocks().num_free_blocks(), 0);
   EXPECT_EQ(kv_->reserve_drafts(sequence(1), 40), 15) << "row 16 of a block of its own";
