@@ -101,8 +101,8 @@ bool OffloadedKv::all_resident(std::span<const SequenceRows> sequences) const {
 // Adds the sealed blocks of a sequence to the pass: as runs, or as blocks that gathers may read.
 void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
   const int64_t num_tokens = kv.num_tokens();
-  if (!executor_.gathers(phase_)) {
-    for (HistoryBlocks& blocks : history_of(phase_, kv, num_tokens)) {
+  if (!executor_.gathers(kind_)) {
+    for (HistoryBlocks& blocks : history_of(kind_, kv, num_tokens)) {
       pass_.history.push_back(HistoryRun::of(std::move(blocks), seq_index));
     }
     return;
@@ -227,7 +227,7 @@ OffloadArrays::Sizes OffloadedKv::sizes_of(const PassShape& shape) const {
   SLUICE_CHECK(longest <= num_ids, "{} blocks", longest);
   for (const HistoryRun& run : pass_.history) sizes.resident_blocks += std::ssize(run.places);
   const bool asks_for_places =
-      limits_.blocks_stay && (pass_.is_in_place || executor_.gathers(phase_));
+      limits_.blocks_stay && (pass_.is_in_place || executor_.gathers(kind_));
   sizes.ids_per_seq = limits_.needs_block_ids ? num_ids : 0;
   sizes.places_per_seq = asks_for_places ? num_ids : 0;
   return sizes;

@@ -9,7 +9,6 @@
 #include "attention/column_check.h"
 #include "attention/policies/minference.h"
 #include "core/error.h"
-#include "support/source_dir.h"
 
 namespace sluice {
 namespace {
@@ -18,12 +17,9 @@ using testing::bare;
 using testing::columns_at;
 using testing::kTilePromptTokens;
 using testing::largest;
+using testing::mixed_profile;
 using testing::PolicyRig;
 using testing::Span;
-
-std::string mixed_profile() {
-  return (testing::source_dir() / "tests/fuzz/corpus/head_profile/mixed").string();
-}
 
 // A profile of the rig's two layers of four heads in a file of its own.
 class ProfileFile {

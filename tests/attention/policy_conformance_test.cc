@@ -21,6 +21,7 @@
 namespace sluice {
 namespace {
 
+using testing::mixed_profile;
 using testing::PageIds;
 using testing::PolicyRig;
 using testing::Span;
@@ -41,11 +42,6 @@ SparseOptions tiles(SparseOptions options) {
   options.sink_tokens = options.recent_tokens = 0;
   options.threshold_tokens = options.tail_tokens = 0;
   return options;
-}
-
-// Every kind of head, for the layers and heads of the rig.
-std::string mixed_profile() {
-  return (testing::source_dir() / "tests/fuzz/corpus/head_profile/mixed").string();
 }
 
 // Recent tokens touch at most four pages, including the newest one.

@@ -12,11 +12,13 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "attention/resident_executor.h"
 #include "device/device.h"
 #include "kv/block_memory.h"
+#include "support/source_dir.h"
 
 namespace sluice::testing {
 
@@ -31,6 +33,11 @@ struct Span {
 
 // The list that a row of one sequence follows for a KV head.
 using PageIds = std::vector<int32_t>;
+
+// A profile with every kind of head, for the layers and heads of the rig.
+inline std::string mixed_profile() {
+  return (source_dir() / "tests/fuzz/corpus/head_profile/mixed").string();
+}
 
 class PolicyRig {
  public:

@@ -11,6 +11,7 @@ namespace {
 
 using testing::bare_rule;
 using testing::columns_at;
+using testing::coverage;
 using testing::expect_masks;
 using testing::expect_tile_policy;
 using testing::kTilePromptTokens;
@@ -20,30 +21,26 @@ using testing::Span;
 using testing::words_of;
 
 // Without columns, unless the options name some.
-SparseOptions bare(SparseOptions options) {
+SparseOptions without_columns(SparseOptions options) {
   if (!options.column_tokens) options.column_tokens = 0;
   return testing::bare(options);
 }
 
-TileRule coverage(double share) {
-  TileRule rule = bare_rule(TileChoice::kCoverage);
-  rule.share = share_of_mass(share);
-  return rule;
-}
-
 TEST(Sampled, MasksAreThoseOfTheReference) {
-  expect_tile_policy("sampled", bare({.coverage = 0.5}), {.rows_per_tile = 4}, coverage(0.5));
+  expect_tile_policy("sampled", without_columns({.coverage = 0.5}), {.rows_per_tile = 4},
+                     coverage(0.5));
 }
 
 TEST(Sampled, OwnOptions) {
   for (const int32_t rows : {1, 2, 8, 16}) {
-    expect_masks("sampled", bare({.coverage = 0.6, .probe_rows = rows}), {.rows_per_tile = rows},
-                 coverage(0.6));
+    expect_masks("sampled", without_columns({.coverage = 0.6, .probe_rows = rows}),
+                 {.rows_per_tile = rows}, coverage(0.6));
   }
   TileRule rest = coverage(0.5);
   rest.is_share_of_rest = true;
-  expect_masks("sampled", bare({.coverage = 0.5, .coverage_of = CoverageOf::kRest}), {}, rest);
-  expect_masks("sampled", bare({.coverage = 0.5, .coverage_of = CoverageOf::kAll}), {},
+  expect_masks("sampled", without_columns({.coverage = 0.5, .coverage_of = CoverageOf::kRest}), {},
+               rest);
+  expect_masks("sampled", without_columns({.coverage = 0.5, .coverage_of = CoverageOf::kAll}), {},
                coverage(0.5));
 }
 
@@ -122,15 +119,18 @@ void expect_two_stage_masks(const SparseOptions& options, const TileRule& rule) 
 
 TEST(Sampled, TwoStageMasksAreThoseOfTheReference) {
   for (const int32_t first_pos : {0, 256, 300, 896}) {
-    expect_two_stage_masks(bare({.coverage = 0.7, .two_stage_tokens = first_pos}), coverage(0.7));
+    expect_two_stage_masks(without_columns({.coverage = 0.7, .two_stage_tokens = first_pos}),
+                           coverage(0.7));
   }
   for (const int32_t rows : {1, 16}) {
-    expect_two_stage_masks(bare({.coverage = 0.6, .probe_rows = rows, .two_stage_tokens = 128}),
-                           coverage(0.6));
+    expect_two_stage_masks(
+        without_columns({.coverage = 0.6, .probe_rows = rows, .two_stage_tokens = 128}),
+        coverage(0.6));
   }
-  expect_two_stage_masks(bare({.shared_list = true, .coverage = 0.9, .two_stage_tokens = 0}),
-                         coverage(0.9));
-  SparseOptions options = bare({.coverage = 0.9, .two_stage_tokens = 0});
+  expect_two_stage_masks(
+      without_columns({.shared_list = true, .coverage = 0.9, .two_stage_tokens = 0}),
+      coverage(0.9));
+  SparseOptions options = without_columns({.coverage = 0.9, .two_stage_tokens = 0});
   TileRule rule = coverage(0.9);
   options.sink_tokens = rule.sink_tokens = 129;
   options.recent_tokens = rule.recent_tokens = 129;
@@ -145,9 +145,10 @@ TEST(Sampled, TwoStageMasksAreThoseOfTheReference) {
 // No mask has more than a quarter of the tiles and the forced ones, and some are not those of one
 // stage: the test above compares something.
 TEST(Sampled, TheFirstStageLeavesTilesOut) {
-  PolicyRig one(make_policies("sampled+full", bare({.coverage = 0.9})), kMaskTileTokens);
-  PolicyRig two(make_policies("sampled+full", bare({.coverage = 0.9, .two_stage_tokens = 640})),
-                kMaskTileTokens);
+  PolicyRig one(make_policies("sampled+full", without_columns({.coverage = 0.9})), kMaskTileTokens);
+  PolicyRig two(
+      make_policies("sampled+full", without_columns({.coverage = 0.9, .two_stage_tokens = 640})),
+      kMaskTileTokens);
   const Span prompt{0, 0, kTilePromptTokens};
   one.run(Phase::kPrefill, {prompt});
   two.run(Phase::kPrefill, {prompt});
@@ -166,7 +167,7 @@ TEST(Sampled, TheFirstStageLeavesTilesOut) {
 }
 
 TEST(Sampled, TwoStagesAreLikeAnyTilePolicy) {
-  const SparseOptions options = bare({.coverage = 0.6, .two_stage_tokens = 384});
+  const SparseOptions options = without_columns({.coverage = 0.6, .two_stage_tokens = 384});
   testing::expect_cuts_change_nothing("sampled", options);
   testing::expect_dense_where_asked("sampled", options);
   testing::expect_counts("sampled", options);
@@ -176,8 +177,8 @@ TEST(Sampled, TwoStagesAreLikeAnyTilePolicy) {
 // Keys are walked once more only for passes with rows that two stages score.
 TEST(Sampled, PassesBeforeTwoStagesWalkTheKeysOnce) {
   for (const int32_t columns : {0, 50}) {
-    const auto policies =
-        make_policies("sampled+full", bare({.two_stage_tokens = 1000, .column_tokens = columns}));
+    const auto policies = make_policies(
+        "sampled+full", without_columns({.two_stage_tokens = 1000, .column_tokens = columns}));
     const TileScorer& scorer = *policies->of(Phase::kPrefill).tile_scorer();
     const auto num_walks = [&](int64_t first_pos, int64_t num_rows) {
       SelectInput input;
@@ -245,10 +246,11 @@ void expect_columns(const SparseOptions& options, const TileRule& rule) {
 
 TEST(Sampled, ColumnsAndTheRestAreThoseOfTheReference) {
   for (const int32_t count : {1, 40, 128, 300}) {
-    expect_columns(bare({.coverage = 0.6, .column_tokens = count}), coverage(0.6));
+    expect_columns(without_columns({.coverage = 0.6, .column_tokens = count}), coverage(0.6));
   }
-  expect_columns(bare({.shared_list = true, .coverage = 0.6, .column_tokens = 60}), coverage(0.6));
-  SparseOptions options = bare({.coverage = 0.7, .column_tokens = 60});
+  expect_columns(without_columns({.shared_list = true, .coverage = 0.6, .column_tokens = 60}),
+                 coverage(0.6));
+  SparseOptions options = without_columns({.coverage = 0.7, .column_tokens = 60});
   TileRule rule = coverage(0.7);
   options.sink_tokens = rule.sink_tokens = 100;
   options.recent_tokens = rule.recent_tokens = 130;
@@ -258,22 +260,24 @@ TEST(Sampled, ColumnsAndTheRestAreThoseOfTheReference) {
 // Columns come from all tiles, those of the others included, where their mass is more than nothing.
 TEST(Sampled, ColumnsOfTwoStagesAreThoseOfTheReference) {
   for (const int32_t count : {1, 40, 128}) {
-    expect_columns(bare({.coverage = 0.6, .two_stage_tokens = 512, .column_tokens = count}),
-                   coverage(0.6));
+    expect_columns(
+        without_columns({.coverage = 0.6, .two_stage_tokens = 512, .column_tokens = count}),
+        coverage(0.6));
   }
   expect_columns(
-      bare({.shared_list = true, .coverage = 0.6, .two_stage_tokens = 640, .column_tokens = 60}),
+      without_columns(
+          {.shared_list = true, .coverage = 0.6, .two_stage_tokens = 640, .column_tokens = 60}),
       coverage(0.6));
 }
 
 TEST(Sampled, ColumnsAreLikeAnyTilePolicy) {
-  const SparseOptions options = bare({.coverage = 0.5, .column_tokens = 50});
+  const SparseOptions options = without_columns({.coverage = 0.5, .column_tokens = 50});
   testing::expect_column_cuts_change_nothing("sampled", options);
   testing::expect_dense_where_asked("sampled", options);
   testing::expect_counts("sampled", options);
   testing::expect_planned_memory("sampled", options);
   const SparseOptions two_stages =
-      bare({.coverage = 0.5, .two_stage_tokens = 512, .column_tokens = 50});
+      without_columns({.coverage = 0.5, .two_stage_tokens = 512, .column_tokens = 50});
   testing::expect_column_cuts_change_nothing("sampled", two_stages);
   testing::expect_counts("sampled", two_stages);
   testing::expect_planned_memory("sampled", two_stages);
@@ -286,7 +290,7 @@ TEST(Sampled, ColumnsFindWhatTheFirstStageCannotSee) {
   const Span prompt{0, 0, kTilePromptTokens};
   for (const int32_t columns : {0, 20}) {
     const SparseOptions options =
-        bare({.coverage = 0.9, .two_stage_tokens = 512, .column_tokens = columns});
+        without_columns({.coverage = 0.9, .two_stage_tokens = 512, .column_tokens = columns});
     PolicyRig rig(make_policies("sampled+full", options), kMaskTileTokens);
     const int32_t index = column_probe(kQueryTile, 4);
     rig.plant({.pos = kKey}, probe_row(kQueryTile, index, 4));
@@ -332,7 +336,8 @@ TEST(Sampled, RecordsOfAWindowTake512MiBAtMost) {
 // Whether the mask of query tile 5 names the tile of a distant key that one of its rows looks at.
 bool finds_key_of(int32_t row) {
   // The tile itself and the heaviest one before it, by the scores of one row.
-  const SparseOptions options = bare({.coverage = 0.5, .probe_rows = 1, .max_budget_tokens = 256});
+  const SparseOptions options =
+      without_columns({.coverage = 0.5, .probe_rows = 1, .max_budget_tokens = 256});
   constexpr int32_t kKey = 300;
   PolicyRig rig(make_policies("sampled+full", options), 128);
   rig.plant({.pos = kKey}, row);  // four times the row's query outweighs all other keys

@@ -31,6 +31,13 @@ inline SparseOptions bare(SparseOptions options) {
 
 inline uint32_t share_of_mass(double share) { return static_cast<uint32_t>(share * kMassOne); }
 
+// A bare rule that covers this share of the mass.
+inline TileRule coverage(double share) {
+  TileRule rule = bare_rule(TileChoice::kCoverage);
+  rule.share = share_of_mass(share);
+  return rule;
+}
+
 inline std::vector<int32_t> words_of(const TileMask& mask) {
   const int32_t* first = mask.bits.data<int32_t>();
   return {first, first + mask.bits.num_elements()};

@@ -5,16 +5,10 @@ namespace sluice {
 namespace {
 
 using testing::bare;
-using testing::bare_rule;
+using testing::coverage;
 using testing::expect_masks;
 using testing::expect_tile_policy;
 using testing::share_of_mass;
-
-TileRule coverage(double share) {
-  TileRule rule = bare_rule(TileChoice::kCoverage);
-  rule.share = share_of_mass(share);
-  return rule;
-}
 
 TileProbes antidiagonals(int32_t stride) {
   return {.kind = TileProbeKind::kAntidiagonal, .stride = stride};

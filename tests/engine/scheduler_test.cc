@@ -49,7 +49,7 @@ TEST_F(SchedulerTest, DecodesBetweenTwoPrefillPasses) {
   add(0, 5);
   complete(scheduler_->schedule());
   add(1, 100);
-  Phase before = Phase::kPrefill;
+  PassKind before = Phase::kPrefill;
   for (int step = 0; step < 14; ++step) {
     const Batch batch = scheduler_->schedule();
     EXPECT_NE(batch.kind, before) << "step " << step;

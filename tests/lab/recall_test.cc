@@ -394,7 +394,8 @@ TEST(RecallRig, ColumnsAreThoseOfThePolicies) {
     for (const int32_t q_tile : {4, 17, 31, 32, 38}) {
       auto& heads = expected.emplace_back();
       for (int32_t head = 0; head < 2; ++head) {
-        heads.push_back(read_choice(selection.mask, selection.columns, head, q_tile));
+        heads.push_back(
+            read_choice(masked_in(selection)->mask, masked_in(selection)->columns, head, q_tile));
       }
     }
     for (size_t i = 0; const int32_t q_tile : {4, 17, 31, 32, 38}) {
