@@ -62,8 +62,9 @@ MaskPicture picture_of_masks(RecallRig& rig, int32_t layer, int32_t kv_head,
   for (const NamedPolicy& named : policies) {
     const std::unique_ptr<PolicyPair> pair = make_policies(named.sparse.policy, named.sparse);
     const Selection selection = rig.select(*pair, layer);
+    const MaskedTiles everything;  // no mask
     const MaskedTiles* tiles = masked_in(selection);
-    SLUICE_CHECK(tiles != nullptr, "{} made no mask", named.name);
+    if (tiles == nullptr) tiles = &everything;
     MaskPanel panel{.name = named.name, .detail = {}, .tiles = {}, .columns = {}};
     for (int32_t q_tile = 0; q_tile < std::ssize(mass); ++q_tile) {
       RecallChoice choice = read_choice(tiles->mask, tiles->columns, kv_head, q_tile);

@@ -211,7 +211,7 @@ TEST(Results, EndTheProgramWhenNobodyReadsThem) {
   };
   for (const Words& words : {Words{"tokenize", "-m", kNeedle, "one two three"}, Words{"--help"},
                              on_needle("run", {"--ignore-eos", "-n", "15000", "Once"}),
-                             Words{"bench", "tokenizer", "-m", kNeedle}}) {
+                             Words{"inspect", "-m", kNeedle}}) {
     const Outcome outcome = unread(words);
     EXPECT_EQ(outcome.exit_code, 141) << words[0] << outcome.err;
     EXPECT_FALSE(contains(outcome.err, "standard output")) << words[0] << outcome.err;

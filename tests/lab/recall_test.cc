@@ -389,13 +389,12 @@ TEST(RecallRig, ColumnsAreThoseOfThePolicies) {
   const auto compare = [&](RecallColumns columns, const RecallRule& rule, const char* policy,
                            const SparseOptions& options) {
     const auto pair = make_policies(policy, options);
-    const Selection selection = planted.rig.select(*pair, 0);
+    const MaskedTiles masks = *masked_in(planted.rig.select(*pair, 0));
     std::vector<std::vector<RecallChoice>> expected;
     for (const int32_t q_tile : {4, 17, 31, 32, 38}) {
       auto& heads = expected.emplace_back();
       for (int32_t head = 0; head < 2; ++head) {
-        heads.push_back(
-            read_choice(masked_in(selection)->mask, masked_in(selection)->columns, head, q_tile));
+        heads.push_back(read_choice(masks.mask, masks.columns, head, q_tile));
       }
     }
     for (size_t i = 0; const int32_t q_tile : {4, 17, 31, 32, 38}) {
