@@ -21,7 +21,7 @@ SequenceId LlmEngine::add_pin(const std::string& name, std::vector<int32_t> prom
   one.min_tokens = 0;
   auto sequence = stations_.front->make_sequence(std::move(prompt), one, std::move(cancel));
   const SequenceId id = sequence->id;
-  sequence->pin = name;
+  sequence->stored.pin = name;
   stations_.scheduler->add(std::move(sequence));
   return id;
 }
@@ -44,7 +44,7 @@ void LlmEngine::replace_last_token(SequenceId id, int32_t token_id) {
   SLUICE_CHECK(token_id >= 0 && token_id < config().vocab_size, "token id {}", token_id);
   SLUICE_CHECK(sequence->logit_entries.size() == 0, "request {} has penalties", id.value);
   sequence->tokens.back() = token_id;
-  sequence->draft_record.may_draft = false;
+  sequence->draft.record.may_draft = false;
 }
 
 std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
@@ -134,7 +134,7 @@ void LlmEngine::commit_draft(Sequence& sequence, std::span<const SampledToken> t
     stations_.kv->commit(sequence, PassKind::verify(), 1);
     stations_.answers->append(token);
     num_accepted += accepted ? 1 : 0;
-    if (!accepted || sequence.output.finished()) break;
+    if (!accepted || sequence.answer.output.finished()) break;
   }
   stations_.drafts->judged(sequence, num_accepted);
   stations_.kv->drop_drafts(sequence);

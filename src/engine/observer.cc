@@ -71,10 +71,11 @@ int64_t Observer::count_tiles(const ScheduledSequence& scheduled, const Selectio
 void Observer::count_mass(Sequence& sequence, int64_t index) {
   const MassAudit* audit = policies_.audit();
   if (audit == nullptr || sequence.num_generated() > 0) return;
-  for (MassSums* sums : {&sequence.mass, &mass_}) {
+  for (MassSums* sums : {&sequence.audit.mass, &mass_}) {
     sums->add(audit->tallies(index), audit->num_layers());
   }
-  sequence.num_measured_tokens = std::max(sequence.num_measured_tokens, sequence.kv.num_tokens());
+  sequence.audit.num_measured_tokens =
+      std::max(sequence.audit.num_measured_tokens, sequence.kv.num_tokens());
 }
 
 // A load beyond the number of slots reuses a slot within the step, and so waits for its drain.

@@ -144,7 +144,7 @@ void Runner::list_rows(const Batch& batch) {
     spans_.push_back({.first_pos = first_pos,
                       .num_rows = num_rows,
                       .prompt_end = sequence->kv.prefill_tokens(),
-                      .num_measured = sequence->num_measured_tokens});
+                      .num_measured = sequence->audit.num_measured_tokens});
   }
   pass_.spans = spans_;
 }

@@ -26,6 +26,43 @@
 
 namespace sluice {
 
+// Of the scheduler.
+struct QueueSlot {
+  // Prefill passes, since the last one with rows of this prompt, that could have had some.
+  int32_t num_passes_missed = 0;
+  // While it waits: the running sequence that computes the beginning of this prompt, too, and the
+  // number of tokens after which it has. Not valid: none does.
+  SequenceId held_by;
+  int64_t held_until = 0;
+};
+
+// Of the KV store and the pins.
+struct StoreSlot {
+  std::string pin;              // its prompt is held under this name when it ends; or empty
+  bool is_loading = false;      // its blocks come from the KV store: it gets no rows yet
+  size_t num_named_blocks = 0;  // sealed blocks that engine/store has looked at
+};
+
+// Of speculation.
+struct DraftSlot {
+  std::vector<int32_t> tokens;  // of this step: what may follow the text; empty between steps
+  DraftRecord record;           // how its drafts did so far
+};
+
+// Of the observer.
+struct AuditSlot {
+  MassSums mass;                    // that its prefill captured; empty without sparse_audit
+  int64_t num_measured_tokens = 0;  // of the prompt: rows before it have been added to `mass`
+};
+
+// Of the answers.
+struct AnswerSlot {
+  Detokenizer detokenizer;
+  std::string text = {};       // all generated text; cut at a stop string
+  size_t num_shown_bytes = 0;  // bytes of `text` in outputs; a possible stop string is held back
+  RequestOutput output = {};   // not yet taken by the caller
+};
+
 struct Sequence {
   Sequence(SequenceId id_in, std::vector<int32_t> prompt, const SamplingParams& params_in,
            int64_t seed_in, Detokenizer detokenizer_in)
@@ -35,8 +72,8 @@ struct Sequence {
         tokens(std::move(prompt)),
         num_prompt_tokens(static_cast<int64_t>(tokens.size())),
         logit_entries(params, tokens),
-        detokenizer(std::move(detokenizer_in)) {
-    output.request_id = id.value;
+        answer{.detokenizer = std::move(detokenizer_in)} {
+    answer.output.request_id = id.value;
   }
 
   // Prompt and generated tokens. The KV of the newest one is not computed yet.
@@ -46,7 +83,7 @@ struct Sequence {
   // The token at a position; those after the newest are drafts.
   int32_t token_at(int64_t pos) const {
     const auto index = static_cast<size_t>(pos);
-    return index < tokens.size() ? tokens[index] : drafts[index - tokens.size()];
+    return index < tokens.size() ? tokens[index] : draft.tokens[index - tokens.size()];
   }
   // Whether what may be sampled depends on the output so far.
   bool has_penalties() const {
@@ -58,16 +95,16 @@ struct Sequence {
   void append(int32_t token_id) {
     tokens.push_back(token_id);
     logit_entries.append(token_id);
-    ++output.stats.num_generated_tokens;
+    ++answer.output.stats.num_generated_tokens;
   }
 
-  // Whether some token of the prompt has no entry in output.prompt_logprobs yet.
+  // Whether some token of the prompt has no entry in its output yet.
   bool needs_scores() const {
     return params.prompt_logprobs.has_value() && num_scored < num_prompt_tokens;
   }
   // Appends the entry of the next prompt token.
   void add_score(std::vector<TokenLogprob> entry) {
-    output.prompt_logprobs.push_back(std::move(entry));
+    answer.output.prompt_logprobs.push_back(std::move(entry));
     ++num_scored;
   }
 
@@ -83,17 +120,17 @@ struct Sequence {
   // The first `num_tokens` tokens have KV, or part of it. What was computed again is not reported
   // again.
   void set_prompt_done(int64_t num_tokens) {
-    output.num_prompt_tokens_done =
-        std::max(output.num_prompt_tokens_done, std::min(num_tokens, num_prompt_tokens));
+    answer.output.num_prompt_tokens_done =
+        std::max(answer.output.num_prompt_tokens_done, std::min(num_tokens, num_prompt_tokens));
   }
 
   // A pass with rows of it begins.
   void count_pass(int64_t now_ns) {
-    if (output.stats.scheduled_ns == 0) output.stats.scheduled_ns = now_ns;
+    if (answer.output.stats.scheduled_ns == 0) answer.output.stats.scheduled_ns = now_ns;
   }
   // A pass that gave it tokens has ended; `append` counts them.
   void count_end(int64_t now_ns) {
-    RequestStats& stats = output.stats;
+    RequestStats& stats = answer.output.stats;
     if (stats.num_generated_tokens == 0) stats.first_token_ns = now_ns;
     stats.last_token_ns = now_ns;
   }
@@ -101,46 +138,47 @@ struct Sequence {
   // The sequence has got its blocks, the first of them from the cache. After a preemption these may
   // include generated tokens; only the prompt's count.
   void set_cached() {
-    output.num_cached_tokens = std::min(kv.num_cached_tokens(), num_prompt_tokens);
-    output.num_stored_tokens = 0;
+    answer.output.num_cached_tokens = std::min(kv.num_cached_tokens(), num_prompt_tokens);
+    answer.output.num_stored_tokens = 0;
   }
   // More tokens of it were read from the KV store and committed.
   void add_stored(int64_t num_stored) {
-    const int64_t before = output.num_cached_tokens;
-    output.num_cached_tokens = std::min(before + num_stored, num_prompt_tokens);
-    output.num_stored_tokens += output.num_cached_tokens - before;
+    const int64_t before = answer.output.num_cached_tokens;
+    answer.output.num_cached_tokens = std::min(before + num_stored, num_prompt_tokens);
+    answer.output.num_stored_tokens += answer.output.num_cached_tokens - before;
     set_prompt_done(kv.num_tokens());
   }
 
   PromptProgress prompt_progress() const {
     return {.request_id = id.value,
             .num_prompt_tokens = num_prompt_tokens,
-            .num_cached_tokens = output.num_cached_tokens,
-            .num_stored_tokens = output.num_stored_tokens,
-            .num_done = output.num_prompt_tokens_done};
+            .num_cached_tokens = answer.output.num_cached_tokens,
+            .num_stored_tokens = answer.output.num_stored_tokens,
+            .num_done = answer.output.num_prompt_tokens_done};
   }
 
   // Appends the text bytes [num_shown_bytes, end) to the output.
   void show_text(size_t end) {
-    SLUICE_CHECK(end >= num_shown_bytes, "{} bytes of text, {} were shown", end, num_shown_bytes);
-    output.text.append(text, num_shown_bytes, end - num_shown_bytes);
-    num_shown_bytes = end;
+    SLUICE_CHECK(end >= answer.num_shown_bytes, "{} bytes of text, {} were shown", end,
+                 answer.num_shown_bytes);
+    answer.output.text.append(answer.text, answer.num_shown_bytes, end - answer.num_shown_bytes);
+    answer.num_shown_bytes = end;
   }
 
   // Returns what was generated since the last call and starts a new output. Only the last output of
   // a request carries the prompt's ids and the captured mass.
   RequestOutput take_output() {
-    if (output.finished()) {
-      output.prompt_token_ids = prompt();
-      output.captured_mass = mass.describe();
+    if (answer.output.finished()) {
+      answer.output.prompt_token_ids = prompt();
+      answer.output.captured_mass = audit.mass.describe();
     }
     RequestOutput next;
-    next.request_id = output.request_id;
-    next.num_cached_tokens = output.num_cached_tokens;
-    next.num_stored_tokens = output.num_stored_tokens;
-    next.num_prompt_tokens_done = output.num_prompt_tokens_done;
-    next.stats = output.stats;
-    return std::exchange(output, std::move(next));
+    next.request_id = answer.output.request_id;
+    next.num_cached_tokens = answer.output.num_cached_tokens;
+    next.num_stored_tokens = answer.output.num_stored_tokens;
+    next.num_prompt_tokens_done = answer.output.num_prompt_tokens_done;
+    next.stats = answer.output.stats;
+    return std::exchange(answer.output, std::move(next));
   }
 
   SequenceId id;
@@ -149,28 +187,17 @@ struct Sequence {
   int64_t seed = 0;             // params.seed, or one derived from the engine's seed and the id
   std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   int64_t num_prompt_tokens = 0;
-  std::vector<int32_t> drafts;        // of this step: what may follow `tokens`; empty between steps
-  DraftRecord draft_record;           // how its drafts did so far
   CacheSalt salt = CacheSalt::kNone;  // of params.cache_salt; Scheduler::add sets it
+  SequenceKv kv;                      // its blocks, and the number of tokens whose KV is valid
   LogitEntries logit_entries;         // of the tokens so far
   int64_t num_scored = 0;             // prompt tokens with an entry in the outputs
-  SequenceKv kv;                      // its blocks, and the number of tokens whose KV is valid
-  MassSums mass;                      // that its prefill captured; empty without sparse_audit
-  int64_t num_measured_tokens = 0;    // of the prompt: rows before it have been added to `mass`
-  std::string pin;                    // its prompt is held under this name when it ends; or empty
-  bool is_loading = false;            // its blocks come from the KV store: it gets no rows yet
-  size_t num_named_blocks = 0;        // sealed blocks that engine/store has looked at
-  // Prefill passes, since the last one with rows of this prompt, that could have had some.
-  int32_t num_passes_missed = 0;
-  // While it waits: the running sequence that computes the beginning of this prompt, too, and the
-  // number of tokens after which it has. Not valid: none does.
-  SequenceId held_by;
-  int64_t held_until = 0;
 
-  Detokenizer detokenizer;
-  std::string text;            // all generated text; cut at a stop string
-  size_t num_shown_bytes = 0;  // bytes of `text` in outputs; a possible stop string is held back
-  RequestOutput output;        // not yet taken by the caller
+  // What one station notes, by station.
+  QueueSlot queue;
+  StoreSlot stored;
+  DraftSlot draft;
+  AuditSlot audit;
+  AnswerSlot answer;
 };
 
 }  // namespace sluice

@@ -32,8 +32,8 @@ BlockCell cell_of(const LlmEngine& engine, const SequenceKv& kv, size_t index, s
 // but num_prompt_tokens_done.
 SequenceView view_of(const LlmEngine& engine, const Sequence& sequence) {
   SequenceView view{.num_prompt_tokens = sequence.num_prompt_tokens,
-                    .num_cached_tokens = sequence.output.num_cached_tokens,
-                    .num_done = sequence.output.num_prompt_tokens_done,
+                    .num_cached_tokens = sequence.answer.output.num_cached_tokens,
+                    .num_done = sequence.answer.output.num_prompt_tokens_done,
                     .num_generated = sequence.num_generated()};
   const size_t num_loading = engine.kv().store().num_loading_blocks(sequence.id);
   for (size_t i = 0; i < sequence.kv.blocks().size(); ++i) {

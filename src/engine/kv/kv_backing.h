@@ -30,7 +30,7 @@ class KvBacking {
 
   // ---- The life of sequences and blocks.
 
-  // A sequence has just got its blocks; it may load now (Sequence::is_loading).
+  // A sequence has just got its blocks; it may load now (StoreSlot::is_loading).
   virtual void begin(Sequence& /*sequence*/) {}
   // A sequence loses its blocks.
   virtual void release(Sequence& /*sequence*/) {}

@@ -103,7 +103,8 @@ void KvStation::drop_drafts(Sequence& sequence) {
 }
 
 void KvStation::ended(const Sequence& sequence) {
-  if (!sequence.pin.empty()) pins_.keep(sequence.pin, sequence.kv, sequence.num_prompt_tokens);
+  if (!sequence.stored.pin.empty())
+    pins_.keep(sequence.stored.pin, sequence.kv, sequence.num_prompt_tokens);
 }
 
 // Everything keyed by the sequence is dropped before its blocks become free.

@@ -39,7 +39,7 @@ class KvStation {
   PrefixMatch match(const Sequence& sequence) const;
   // Gives it the cached blocks of its tokens and reserves blocks for `num_new_tokens` more. All or
   // nothing: false, with nothing changed, when there are not enough free blocks. It may load from
-  // the store afterwards (Sequence::is_loading): then it gets no rows until that is cleared.
+  // the store afterwards (StoreSlot::is_loading): then it gets no rows until that is cleared.
   bool begin(Sequence& sequence, int64_t num_new_tokens);
   // The same without cached blocks, for a sequence that runs while no other does. Waits for blocks
   // that the KV store reads into or writes. Errors: kIo if these reads and writes make no progress.

@@ -67,7 +67,7 @@ const LogitEntries& AdjustmentArrays::entries_of(const Row& row) {
     drafted_ = {.sequence = row.sequence, .num_drafts = 0};
   }
   for (; drafted_.num_drafts < row.num_drafts; ++drafted_.num_drafts) {
-    with_drafts_->append(row.sequence->drafts[static_cast<size_t>(drafted_.num_drafts)]);
+    with_drafts_->append(row.sequence->draft.tokens[static_cast<size_t>(drafted_.num_drafts)]);
   }
   return *with_drafts_;
 }

@@ -26,7 +26,7 @@ std::unique_ptr<Sequence> take_by_id(Queue& queue, SequenceId id) {
   return sequence;
 }
 
-bool is_loading(const std::unique_ptr<Sequence>& sequence) { return sequence->is_loading; }
+bool is_loading(const std::unique_ptr<Sequence>& sequence) { return sequence->stored.is_loading; }
 
 }  // namespace
 
@@ -63,7 +63,7 @@ Batch Scheduler::schedule() {
 bool Scheduler::decode_is_due() {
   if (last_was_prefill_) return true;
   if (decode_ns_due_ <= 0) return false;
-  const auto is_new = [](const Candidate& c) { return c.sequence->num_passes_missed == 0; };
+  const auto is_new = [](const Candidate& c) { return c.sequence->queue.num_passes_missed == 0; };
   return !std::ranges::any_of(admissible(), is_new);
 }
 
@@ -99,7 +99,7 @@ Batch Scheduler::prefill_batch() {
   Batch batch{.kind = Phase::kPrefill, .sequences = {}};
   std::vector<Candidate> candidates = admissible();
   for (const auto& sequence : running_) {
-    if (sequence->kv.prefill_done() || sequence->is_loading) continue;
+    if (sequence->kv.prefill_done() || sequence->stored.is_loading) continue;
     candidates.push_back({.sequence = sequence.get(), .num_done = sequence->kv.num_tokens()});
   }
   sort(candidates);
@@ -113,9 +113,9 @@ Batch Scheduler::prefill_batch() {
                                .wants_token = num_rows == sequence.num_pending()});
   }
   if (batch.sequences.empty()) return batch;
-  for (const Candidate& candidate : candidates) ++candidate.sequence->num_passes_missed;
+  for (const Candidate& candidate : candidates) ++candidate.sequence->queue.num_passes_missed;
   for (const ScheduledSequence& scheduled : batch.sequences) {
-    scheduled.sequence->num_passes_missed = 0;
+    scheduled.sequence->queue.num_passes_missed = 0;
   }
   return batch;
 }
@@ -144,8 +144,8 @@ std::vector<Scheduler::Candidate> Scheduler::admissible() {
 // The sequence that holds up `sequence`; null if none does. Asked at every step, so it compares no
 // tokens.
 const Sequence* Scheduler::maker_of(const Sequence& sequence) const {
-  const Sequence* maker = find_running(sequence.held_by);
-  return maker != nullptr && maker->kv.num_tokens() < sequence.held_until ? maker : nullptr;
+  const Sequence* maker = find_running(sequence.queue.held_by);
+  return maker != nullptr && maker->kv.num_tokens() < sequence.queue.held_until ? maker : nullptr;
 }
 
 // Holds a waiting sequence if a running one is about to compute the block after the `num_cached`
@@ -153,15 +153,15 @@ const Sequence* Scheduler::maker_of(const Sequence& sequence) const {
 // decoding fills may take minutes.) The maker has all of its memory, so it never waits for a held
 // sequence.
 bool Scheduler::hold(Sequence& sequence, int64_t num_cached) const {
-  sequence.held_by = {};
+  sequence.queue.held_by = {};
   if (sequence.needs_scores()) return false;  // it computes its prompt itself
   for (const auto& maker : running_) {
     if (maker->kv.prefill_done() || maker->salt != sequence.salt) continue;
     const int64_t num_shared =
         kv_.blocks().match_prefill(sequence.tokens, num_cached, maker->tokens);
     if (num_shared <= maker->kv.num_tokens()) continue;
-    sequence.held_by = maker->id;
-    sequence.held_until = num_shared;
+    sequence.queue.held_by = maker->id;
+    sequence.queue.held_until = num_shared;
     return true;
   }
   return false;
@@ -170,7 +170,7 @@ bool Scheduler::hold(Sequence& sequence, int64_t num_cached) const {
 // Who missed too many passes comes first, oldest first; then who has the fewest tokens left.
 void Scheduler::sort(std::vector<Candidate>& candidates) {
   const auto rank = [](const Candidate& c) {
-    const bool is_starved = c.sequence->num_passes_missed >= kMaxPassesMissed;
+    const bool is_starved = c.sequence->queue.num_passes_missed >= kMaxPassesMissed;
     return std::tuple(!is_starved, is_starved ? 0 : c.num_left(), c.sequence->id);
   };
   std::ranges::sort(candidates, {}, rank);
@@ -188,7 +188,7 @@ int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
   if (num_rows == 0) return 0;
   if (!kv_.begin(sequence, sequence.num_tokens() - num_cached)) return 0;
   insert_by_id(running_, take_by_id(waiting_, sequence.id));
-  return sequence.is_loading ? 0 : num_rows;
+  return sequence.stored.is_loading ? 0 : num_rows;
 }
 
 // One row for every sequence whose prompt is computed. Takes blocks from the newest sequences while
@@ -216,7 +216,7 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
   std::vector<Candidate> prefilling;
   std::vector<ExpectedSequence> decoding;
   for (const auto& sequence : running_) {
-    if (sequence->is_loading) continue;
+    if (sequence->stored.is_loading) continue;
     const auto is_it = [&](const ScheduledSequence& s) { return s.sequence == sequence.get(); };
     const auto scheduled = std::find_if(batch.sequences.begin(), batch.sequences.end(), is_it);
     const bool runs = scheduled != batch.sequences.end();

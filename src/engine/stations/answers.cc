@@ -11,7 +11,7 @@ namespace sluice {
 
 void Answers::append(const SampledToken& token) {
   Sequence& sequence = *token.sequence;
-  RequestOutput& output = sequence.output;
+  RequestOutput& output = sequence.answer.output;
   sequence.append(token.token_id);
   ++num_generated_tokens_;
   output.token_ids.push_back(token.token_id);
@@ -25,21 +25,21 @@ void Answers::append(const SampledToken& token) {
 }
 
 void Answers::append_text(Sequence& sequence, int32_t token_id) {
-  RequestOutput& output = sequence.output;
-  const size_t new_begin = sequence.text.size();
+  RequestOutput& output = sequence.answer.output;
+  const size_t new_begin = sequence.answer.text.size();
   // The end token is no part of the text.
   if (output.finish_reason != FinishReason::kStop) {
-    sequence.text += sequence.detokenizer.push(token_id);
+    sequence.answer.text += sequence.answer.detokenizer.push(token_id);
   }
-  if (output.finished()) sequence.text += sequence.detokenizer.finish();
-  const auto stop = find_stop(sequence.text, new_begin, sequence.params.stop);
+  if (output.finished()) sequence.answer.text += sequence.answer.detokenizer.finish();
+  const auto stop = find_stop(sequence.answer.text, new_begin, sequence.params.stop);
   if (stop && sequence.num_generated() >= sequence.params.min_tokens) {
-    sequence.text.resize(stop->position);
+    sequence.answer.text.resize(stop->position);
     output.stop_reason = stop->stop;
     output.finish_reason = FinishReason::kStop;
   }
-  sequence.show_text(output.finished() ? sequence.text.size()
-                                       : visible_size(sequence.text, sequence.params.stop));
+  sequence.show_text(output.finished() ? sequence.answer.text.size()
+                                       : visible_size(sequence.answer.text, sequence.params.stop));
 }
 
 bool Answers::is_end_token(const Sequence& sequence, int32_t token_id) const {
@@ -59,7 +59,7 @@ FinishReason Answers::finish_reason(const Sequence& sequence, int32_t token_id) 
 }
 
 bool Answers::report(Sequence& sequence, std::vector<RequestOutput>& outputs) {
-  const bool finished = sequence.output.finished();
+  const bool finished = sequence.answer.output.finished();
   if (finished || sequence.params.output_kind == OutputKind::kDelta) {
     outputs.push_back(sequence.take_output());
   }
@@ -71,9 +71,9 @@ void Answers::report_progress(Sequence& sequence, std::vector<RequestOutput>& ou
 }
 
 void Answers::cancel(std::unique_ptr<Sequence> sequence) {
-  sequence->text += sequence->detokenizer.finish();
-  sequence->output.finish_reason = FinishReason::kCancelled;
-  sequence->show_text(sequence->text.size());
+  sequence->answer.text += sequence->answer.detokenizer.finish();
+  sequence->answer.output.finish_reason = FinishReason::kCancelled;
+  sequence->show_text(sequence->answer.text.size());
   cancelled_.push_back(sequence->take_output());
 }
 

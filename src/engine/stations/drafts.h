@@ -19,7 +19,7 @@ class Drafts {
  public:
   virtual ~Drafts() = default;
 
-  // Makes a verify pass of a decode step, by drafts for its sequences (Sequence::drafts). May run
+  // Makes a verify pass of a decode step, by drafts for its sequences (DraftSlot::tokens). May run
   // passes. Errors: as Rank::run.
   virtual void plan(Batch& /*batch*/) {}
   // The pass that followed `plan` ended at this time.

@@ -37,7 +37,7 @@ std::vector<TokenScore> Solo::score(const std::vector<int32_t>& tokens, const On
   });
   stations_.kv.release(sequence);
   std::vector<TokenScore> scores;
-  for (const std::vector<TokenLogprob>& entry : sequence.output.prompt_logprobs) {
+  for (const std::vector<TokenLogprob>& entry : sequence.answer.output.prompt_logprobs) {
     if (!entry.empty()) scores.push_back(token_score(entry));
   }
   return scores;

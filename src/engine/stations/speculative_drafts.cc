@@ -26,7 +26,7 @@ void SpeculativeDrafts::plan(Batch& batch) {
   if (speculator_.drafts_sparsely()) draft_by_passes(batch);
   bool has_drafts = false;
   for (ScheduledSequence& scheduled : batch.sequences) {
-    scheduled.num_drafts = std::ssize(scheduled.sequence->drafts);
+    scheduled.num_drafts = std::ssize(scheduled.sequence->draft.tokens);
     scheduled.num_rows = 1 + scheduled.num_drafts;
     has_drafts = has_drafts || scheduled.num_drafts > 0;
   }
@@ -48,11 +48,11 @@ void SpeculativeDrafts::draft_by_source(Batch& batch) {
     --num_seats;
     Sequence& sequence = *scheduled.sequence;
     speculator_.ask_source(sequence);
-    const int64_t wanted = sequence.drafts.empty() ? speculator_.num_from_passes(sequence)
-                                                   : std::ssize(sequence.drafts);
+    const int64_t wanted = sequence.draft.tokens.empty() ? speculator_.num_from_passes(sequence)
+                                                         : std::ssize(sequence.draft.tokens);
     scheduled.num_drafts = stations_.kv.reserve_drafts(sequence, wanted);
     const auto num_drafts = static_cast<size_t>(scheduled.num_drafts);
-    if (sequence.drafts.size() > num_drafts) sequence.drafts.resize(num_drafts);
+    if (sequence.draft.tokens.size() > num_drafts) sequence.draft.tokens.resize(num_drafts);
   }
 }
 
@@ -61,8 +61,8 @@ void SpeculativeDrafts::draft_by_passes(const Batch& batch) {
   Batch drafting{.kind = PassKind::draft(), .sequences = {}};
   int64_t longest = 0;
   for (const ScheduledSequence& scheduled : batch.sequences) {
-    if (scheduled.num_drafts == 0 || !scheduled.sequence->drafts.empty()) continue;
-    scheduled.sequence->draft_record.newest = DraftKind::kSparse;
+    if (scheduled.num_drafts == 0 || !scheduled.sequence->draft.tokens.empty()) continue;
+    scheduled.sequence->draft.record.newest = DraftKind::kSparse;
     drafting.sequences.push_back(scheduled);
     longest = std::max(longest, scheduled.num_drafts);
   }
@@ -76,8 +76,8 @@ void SpeculativeDrafts::draft_by_passes(const Batch& batch) {
                    is_last ? Residency::ExpectNext(expect_verify) : expect_nothing);
     std::erase_if(drafting.sequences, [&](const ScheduledSequence& scheduled) {
       const Sequence& sequence = *scheduled.sequence;
-      return scheduled.num_drafts == std::ssize(sequence.drafts) ||
-             stations_.answers.is_end_token(sequence, sequence.drafts.back());
+      return scheduled.num_drafts == std::ssize(sequence.draft.tokens) ||
+             stations_.answers.is_end_token(sequence, sequence.draft.tokens.back());
     });
   }
 }
@@ -95,7 +95,7 @@ void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
   }
   stations_.observer.begin_step(pass);
   const auto tokens = stations_.rank.run(pass, expect_next);
-  for (const SampledToken& token : *tokens) token.sequence->drafts.push_back(token.token_id);
+  for (const SampledToken& token : *tokens) token.sequence->draft.tokens.push_back(token.token_id);
   stations_.observer.end_step(pass);
   const int64_t draft_ns = stations_.now_ns() - begin_ns;
   speculator_.measured_draft(draft_ns);
@@ -108,7 +108,7 @@ void SpeculativeDrafts::measured(const Batch& batch, int64_t end_ns) {
 }
 
 bool SpeculativeDrafts::accepts(const Sequence& sequence, size_t index, SampledToken& token) {
-  return index < sequence.drafts.size() && speculator_.accepts(sequence, index, token);
+  return index < sequence.draft.tokens.size() && speculator_.accepts(sequence, index, token);
 }
 
 void SpeculativeDrafts::judged(Sequence& sequence, int64_t num_accepted) {

@@ -71,16 +71,16 @@ BlockStoreOptions KvStore::store_options(const KvStoreOptions& options, const St
 // The next time it gets blocks, others may have other names.
 void KvStore::release(Sequence& sequence) {
   loads_.abandon(sequence);
-  sequence.is_loading = false;
-  sequence.num_named_blocks = 0;
+  sequence.stored.is_loading = false;
+  sequence.stored.num_named_blocks = 0;
 }
 
 // Blocks of short prompts get names, too: a longer prompt may go on after them. Pins are stored
 // whatever their length is.
 void KvStore::committed(Sequence& sequence, PassKind kind) {
-  const bool is_wanted = sequence.num_prompt_tokens >= min_tokens_ || !sequence.pin.empty();
+  const bool is_wanted = sequence.num_prompt_tokens >= min_tokens_ || !sequence.stored.pin.empty();
   const auto num_sealed = static_cast<size_t>(sequence.kv.num_sealed_blocks());
-  for (size_t& i = sequence.num_named_blocks; i < num_sealed; ++i) {
+  for (size_t& i = sequence.stored.num_named_blocks; i < num_sealed; ++i) {
     const BlockId id = sequence.kv.blocks()[i].id;
     if (!names_.find(id)) name(sequence, i, kind);
     if (writes_ && names_.find(id) && is_wanted) writes_->add(id);

@@ -49,7 +49,7 @@ void PrefixLoads::begin(Sequence& sequence) {
   if (load->blocks.empty()) return;
   std::vector<StoreKey> chain;
   for (const Block& block : load->blocks) chain.push_back(block.place.key);
-  sequence.is_loading = true;
+  sequence.stored.is_loading = true;
   loads_.emplace(sequence.id, load);
   // On the store's threads `this` may be gone already; letters are taken while it lives.
   parts_.reader.count(std::move(chain), [this, load, &mailbox = parts_.mailbox](size_t num_stored) {
@@ -103,7 +103,7 @@ void PrefixLoads::give_up_old_counts() {
   std::erase_if(loads_, [&](const auto& entry) {
     Load& load = *entry.second;
     if (load.is_counted || now - load.begun_at < kLongestCount) return false;
-    load.sequence->is_loading = false;
+    load.sequence->stored.is_loading = false;
     load.sequence = nullptr;
     return true;
   });
@@ -198,7 +198,7 @@ void PrefixLoads::commit_read(Load& load) {
 // No read may be left: a pass will write to the blocks.
 void PrefixLoads::finish_if_done(const LoadPtr& load) {
   if (load->num_running > 0 || load->num_committed < load->end) return;
-  load->sequence->is_loading = false;
+  load->sequence->stored.is_loading = false;
   loads_.erase(load->sequence->id);
 }
 
