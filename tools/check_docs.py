@@ -25,7 +25,7 @@ BLOCK = re.compile(r"^```sh run(?: exit=(\d+))?\n(.*?)^```$(?:\n+^```text printe
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 # "sluice bench decode --model DIR": the program and the words before its options.
 COMMAND = re.compile(r"(?:^|`|\$ )(?:build/\w+/)?(sluice(?:-[a-z]+)?)((?: [a-z]+)*)", re.MULTILINE)
-GROUPS = ("bench", "store")  # commands of two words
+GROUPS = (("sluice", "bench"), ("sluice", "store"))  # commands of two words
 TIMEOUT_SECONDS = 600
 
 
@@ -74,7 +74,7 @@ def commands_named(path):
         program, words = match.group(1), match.group(2).split()
         if words and words[0] != "help":
             yield (text.count("\n", 0, match.start()) + 1, program,
-                   tuple(words[:2] if words[0] in GROUPS else words[:1]))
+                   tuple(words[:2] if (program, words[0]) in GROUPS else words[:1]))
 
 
 def unknown_commands(files, environment):

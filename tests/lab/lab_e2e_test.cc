@@ -248,7 +248,7 @@ TEST(LabFromOutside, TokenizerAndLoadPrintJson) {
 }
 
 TEST(LabFromOutside, TokenizerHearsControlC) {
-  Invocation invocation{.words = {"tokenizer", model_dir(), "--repeats", "100000"}};
+  Invocation invocation{.words = {"tokenizer", model_dir(), "--repeats", "1000"}};
   invocation.interrupt_after = std::chrono::milliseconds(300);
   const Outcome outcome = run_sluice(invocation);
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
