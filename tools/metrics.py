@@ -15,12 +15,17 @@ The metrics:
 - files per op: C++ files of src/ops that name the op or its arguments, and one test, without source
   lists. The median over all ops, since large ones have several kernels and helpers.
 
+After them, numbers to look at, without a limit: files of src/ and their median length, the class with
+the most public functions, lines that name Phase outside the scheduler, headers that one file includes,
+and how many product files each of the last five commits to CHANGELOG.md touched.
+
 With --check the exit status is 1 when a number is past its limit. --worst N names the N worst.
 """
 
 import argparse
 import re
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -224,6 +229,60 @@ def measure(files):
             Metric("files per op, median", median, 10, ranked((n, op) for op, n in ops.items()))]
 
 
+def public_functions(text):
+    """(class, number of its public functions that the text declares) for each class or struct."""
+    found, scopes = [], []  # scopes: for each open brace, [class, is public, count] or None
+    start = 0
+    code = code_of(text)
+    for match in re.finditer(r"[{};]|\b(public|private|protected)\s*:(?!:)", code):
+        char, inside = match.group(0), scopes[-1] if scopes else None
+        head = SPACE.sub(" ", without_template(code[start:match.start()].strip()))
+        if match.group(1):
+            if inside:
+                inside[1] = match.group(1) == "public"
+        elif char == "}":
+            scope = scopes.pop() if scopes else None
+            if scope:
+                found.append((scope[0], scope[2]))
+        else:
+            named = re.match(r"(class|struct) (\w+)(?! *[;(])", head)
+            is_function = inside and inside[1] and "(" in head and not named
+            if is_function and not head.startswith(("using ", "static_assert", "friend ")):
+                inside[2] += 1
+            if char == "{":
+                scopes.append([named.group(2), named.group(1) == "struct", 0] if named else None)
+        start = match.end()
+    return found
+
+
+def looks(files, root):
+    """Lines with numbers that have no limit."""
+    source = {path: text for path, text in files.items() if path.startswith("src/") and is_cxx(path)}
+    classes = [(count, f"{name} ({path})") for path, text in source.items() if path.endswith(".h")
+               for name, count in public_functions(text)]
+    phases = sum(bool(re.search(r"\bPhase\b", line)) for path, text in source.items()
+                 if not path.startswith(("src/server/", "src/engine/schedule/"))
+                 for line in code_of(text).splitlines())
+    consumers = {}
+    for path, text in files.items():
+        for header in set(re.findall(r'#include "([^"]+)"', text)):
+            if Path(path).with_suffix("") != Path("src", header).with_suffix(""):
+                consumers.setdefault("src/" + header, set()).add(path)
+    single = sum(len(consumers.get(path, ())) == 1 for path in source if path.endswith(".h"))
+    most = ranked(classes)[0].split(None, 1) if classes else ("0", "")
+    lines = [("files of src", len(source), ""),
+             ("lines of the median file", percentile([t.count("\n") for t in source.values()], 50), ""),
+             ("public functions, most of a class", most[0], most[1]),
+             ("lines that name Phase", phases, ""),
+             ("headers with one consumer", single, "")]
+    log = subprocess.run(["git", "-C", root, "log", "-5", "--no-merges", "--name-only", "--format=%x00%s",
+                          "--full-diff", "--", "CHANGELOG.md"], capture_output=True, text=True)
+    if log.returncode == 0 and log.stdout:
+        counts = [len(set(filter(is_house, commit.splitlines()[1:]))) for commit in log.stdout.split("\0")[1:]]
+        lines.append(("product files of the last commits", " ".join(map(str, counts)), ""))
+    return [f"    {name:34} {value:>8}   {note}".rstrip() for name, value, note in lines]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
@@ -235,6 +294,7 @@ def main():
         print(metric)
         for line in metric.worst[:args.worst]:
             print(f"      {line}")
+    print("\n".join(looks(read_tree(args.root), args.root)))
     return 1 if args.check and not all(metric.holds() for metric in metrics) else 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
-from metrics import functions, measure, op_counts, percentile  # noqa: E402
+from metrics import functions, looks, measure, op_counts, percentile, public_functions  # noqa: E402
 
 FUNCTIONS = r'''#pragma once
 #define TWICE(x) { x; x; }
@@ -108,6 +108,36 @@ class Metrics(unittest.TestCase):
         self.assertEqual(op_counts(files), {"twice": 4})
         del files["tests/ops/twice_test.cc"], files["tests/ops/bits_test.cc"]
         self.assertEqual(op_counts(files), {"twice": 3})
+
+
+class Looks(unittest.TestCase):
+    def test_public_functions_of_a_class(self):
+        text = """class Door {
+ public:
+  Door();
+  bool is_open() const { return open_; }
+  using Bell = std::function<void(int)>;
+  struct Size {
+    int area() const;
+  };
+ private:
+  void creak();
+  bool open_ = false;
+};
+class Later;
+"""
+        self.assertEqual(public_functions(text), [("Size", 1), ("Door", 2)])
+
+    def test_lines_without_a_limit(self):
+        files = {"src/core/x.h": "class X {\n public:\n  int a();\n  int b();\n};\nPhase p;  // Phase\n",
+                 "src/core/x.cc": '#include "core/x.h"\nPhase q;\n',
+                 "src/core/y.cc": '#include "core/x.h"\n',
+                 "src/engine/schedule/s.cc": "Phase r;\n"}
+        text = "\n".join(looks(files, "/nowhere"))
+        self.assertRegex(text, r"files of src +4")
+        self.assertRegex(text, r"most of a class +2   X")
+        self.assertRegex(text, r"name Phase +2")
+        self.assertRegex(text, r"one consumer +1")
 
 
 class Program(unittest.TestCase):
