@@ -2,10 +2,10 @@
 // reserved.
 //
 // Part of KvStore. A sequence that loads has its blocks, computes nothing, and gets no rows
-// (StoreSlot::is_loading). Blocks are committed in order, as if a pass had computed them, so a block
-// that was not read right, and all after it, leave no trace: they are computed. Each read holds its
-// block, whatever becomes of the sequence. Thread rule: the engine's thread; the store's threads
-// write to the blocks' memory and post letters.
+// (StoreSlot::is_loading). Blocks are committed in order, as if a pass had computed them, so a
+// block that was not read right, and all after it, leave no trace: they are computed. Each read
+// holds its block, whatever becomes of the sequence. Thread rule: the engine's thread; the store's
+// threads write to the blocks' memory and post letters.
 #pragma once
 
 #include <atomic>
