@@ -77,8 +77,8 @@ class StepComparer {
         rule_(recorder.rule(engine.plan().kv_layout.block)),
         record_(record),
         hot_(hot),
-        heads_(engine.config().num_layers),
-        steps_(engine.config().num_layers) {}
+        heads_(engine.config().num_layers()),
+        steps_(engine.config().num_layers()) {}
 
   // Reads the lists of the step that has just ended, whose row is at `position`. Pages of sinks and
   // window are left out, since every step reads them. `counts` is false for warm-up steps.
@@ -216,7 +216,7 @@ OverlapRow measure(const BenchOverlapCommand& command, int64_t length, int32_t b
   const std::vector<int32_t> text = read_tokens(command, engine.tokenizer(), length + num_steps);
   const SequenceId id = prefill(engine, {text.begin(), text.begin() + length}, num_steps);
   const int32_t num_places = engine.plan().offloaded.sizes.hot_pages.num_places;
-  HotPageTally hot(engine.config().num_layers, num_places);
+  HotPageTally hot(engine.config().num_layers(), num_places);
   StepComparer comparer(recorder, engine, record, num_places > 0 ? &hot : nullptr);
   for (int64_t step = 0; step < num_steps; ++step) {
     if (interrupted()) throw Interrupted();

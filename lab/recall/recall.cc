@@ -137,7 +137,7 @@ RecallShape shape_of(const LlmEngine& engine, const std::vector<TapTensor>& taps
           .num_q_heads = static_cast<int32_t>(q.shape[1]),
           .num_kv_heads = static_cast<int32_t>(k.shape[1]),
           .head_dim = static_cast<int32_t>(q.shape[2]),
-          .scale = 1.0f / std::sqrt(static_cast<float>(engine.config().head_dim))};
+          .scale = 1.0f / std::sqrt(static_cast<float>(engine.config().attention().head_dim))};
 }
 
 // The layer of --masks; by default the middle one.
@@ -261,7 +261,8 @@ int bench_recall(const BenchRecallCommand& command) {
   for (const auto& [name, file] : files) {
     texts.push_back(prepare(command, engine->tokenizer(), name, file));
   }
-  RecallMeasure measure(asks_of(command), engine->config().num_layers, engine->config().num_q_heads,
+  RecallMeasure measure(asks_of(command), engine->config().num_layers(),
+                        engine->config().attention().num_q_heads,
                         static_cast<uint64_t>(options.seed));
   for (const RecallText& text : texts) {
     const bool draws_masks = !command.masks.empty() && &text == &texts.front();

@@ -30,11 +30,11 @@ ModelSummary summarize_model(const std::string& model_dir) {
   summary.architecture = architecture_name(config.architecture);
   summary.num_parameters = config.num_parameters();
   summary.weight_bytes = config.weight_bytes();
-  summary.num_layers = config.num_layers;
+  summary.num_layers = config.num_layers();
   summary.hidden_size = config.hidden_size;
-  summary.num_q_heads = config.num_q_heads;
-  summary.num_kv_heads = config.num_kv_heads;
-  summary.head_dim = config.head_dim;
+  summary.num_q_heads = config.attention().num_q_heads;
+  summary.num_kv_heads = config.attention().num_kv_heads;
+  summary.head_dim = config.attention().head_dim;
   summary.vocab_size = config.vocab_size;
   summary.max_position_embeddings = max_positions(config);
   summary.rope = describe_rope(config.rope);

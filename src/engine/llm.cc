@@ -130,8 +130,7 @@ class PassCallbacks {
 
 // Removes the padding of heads, so that taps have the model's own width.
 void drop_padding(const ModelConfig& config, TapTensor& tap) {
-  const HeadPadding padding{.head_dim = config.head_dim,
-                            .padded_head_dim = config.padded_head_dim()};
+  const HeadPadding padding = config.attention().padding();
   const bool is_of_heads = tap.name.ends_with(".q") || tap.name.ends_with(".k") ||
                            tap.name.ends_with(".v") || tap.name.ends_with(".attn_out");
   if (!is_of_heads || !padding.present()) return;
@@ -353,9 +352,7 @@ std::vector<RequestOutput> LLM::step(const StepOptions& options) {
   return outputs;
 }
 
-SamplingParams LLM::default_sampling_params() const {
-  return impl_->engine.config().sampling;
-}
+SamplingParams LLM::default_sampling_params() const { return impl_->engine.config().sampling; }
 
 std::vector<std::string> LLM::notes() const { return impl_->engine.reports().notes(); }
 
@@ -385,7 +382,7 @@ LLM::Trace LLM::trace(const std::vector<int32_t>& token_ids,
                       const std::vector<std::string>& tap_patterns,
                       const GenerateOptions& options) {
   TraceRecorder recorder(tap_patterns, impl_->engine.device());
-  recorder.check_patterns(impl_->engine.config().num_layers);
+  recorder.check_patterns(impl_->engine.config().num_layers());
   const auto num_tokens = static_cast<int64_t>(token_ids.size());
   PassWatch watch;
   watch.should_cancel = options.should_cancel;

@@ -1,7 +1,7 @@
 // Decoder: one pass of token rows through all layers, from ids to logits.
 //
-// Used by engine/runner. One decoder serves Qwen3, Qwen2 and Llama: the families differ in which
-// optional weights are present (model/weights.h), not in code. The executor computes attention.
+// Used by engine/runner. One decoder serves all families: it walks the LayerSpecs of the model,
+// whose kinds enqueue their own part (model/layer_spec.h). The executor computes attention.
 // Everything between two attentions runs by row tiles, so that a long span needs only its residual
 // stream and queries for all rows, and scratch for one tile. Thread rule: the engine's thread.
 #pragma once
@@ -13,6 +13,7 @@
 #include "core/ids.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
+#include "model/layer_spec.h"
 #include "model/model_config.h"
 #include "model/pass_monitor.h"
 #include "model/tap.h"
@@ -70,27 +71,25 @@ class Decoder {
     TensorView cos_sin;     // f32 [max_rows, 2, head_dim / 2]
     TensorView delta;       // bf16 [tile, hidden]: output of the last block, not yet added
     TensorView normed;      // bf16 [tile, hidden]: norm of residual + delta
-    TensorView qkv;         // bf16 [tile, qkv width]
-    TensorView gate_up;     // bf16 [tile, 2 * intermediate]
-    TensorView act;         // bf16 [tile, intermediate]: silu(gate) * up
+    TensorView mixer;       // u8: scratch of the mixer of any layer, for one tile
+    TensorView mlp;         // u8: the same of its MLP
     TensorView logit_rows;  // bf16 [max_logit_rows, hidden]
     TensorView logits;      // f32 [max_logit_rows, vocab]
     TensorView inv_freq;    // f32 [head_dim / 2]: constant after construction
   };
-  // Consecutive rows that go through projections and MLP together.
-  struct RowTile {
-    int64_t begin;
-    int64_t count;
-  };
+  struct Rows;  // of a tile
   struct Pass;  // the arguments of `forward`, and what is derived from them
 
   static Scratch cut_scratch(Arena& arena, const ModelConfig& config, const DecoderLimits& limits);
-  double attention_share(const AttentionPass& pass, int64_t num_rows) const;
-  void embed(const Pass& pass, const RowTile& tile);
-  void begin_layer(const Pass& pass, LayerId layer, const RowTile& tile);
+  double attention_share(const AttentionPass& pass) const;
+  void embed(const Pass& pass, const Rows& rows);
+  const LayerSpec& spec(LayerId layer) const;
+  LayerCall call_of(const Pass& pass, LayerId layer) const;
+  RowTile tile_of(const Rows& rows, const TensorView& scratch) const;
+  void begin_layer(const Pass& pass, LayerId layer, const Rows& rows);
   void attend(const Pass& pass, LayerId layer);
-  void finish_layer(const Pass& pass, LayerId layer, const RowTile& tile);
-  void norm_delta(const Pass& pass, const RowTile& tile, const TensorView& weight);
+  void finish_layer(const Pass& pass, LayerId layer, const Rows& rows);
+  void norm_delta(const Pass& pass, const Rows& rows, const TensorView& weight);
   TensorView project_logits(const Pass& pass);
 
   ModelConfig config_;

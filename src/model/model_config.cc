@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include <nlohmann/json.hpp>
 
@@ -60,62 +61,73 @@ int32_t read_size(const JsonObject& config, std::string_view key, int64_t max) {
   return static_cast<int32_t>(config.get_int(key, 1, max));
 }
 
-// Sets the sizes that all families spell alike. Without num_key_value_heads every query head has a
-// KV head of its own (multi-head attention), as in transformers.
-void read_dimensions(const JsonObject& config, ModelConfig& model) {
-  model.vocab_size = read_size(config, "vocab_size", kMaxVocabSize);
-  model.hidden_size = read_size(config, "hidden_size", kMaxHiddenSize);
-  model.intermediate_size = read_size(config, "intermediate_size", kMaxIntermediateSize);
-  model.num_layers = read_size(config, "num_hidden_layers", kMaxLayers);
-  model.num_q_heads = read_size(config, "num_attention_heads", kMaxHeads);
-  model.num_kv_heads = config.has("num_key_value_heads")
-                           ? read_size(config, "num_key_value_heads", kMaxHeads)
-                           : model.num_q_heads;
-  if (model.num_q_heads % model.num_kv_heads != 0) {
+// The heads that all families spell alike. Without num_key_value_heads every query head has a KV
+// head of its own (multi-head attention), as in transformers.
+Attention read_heads(const JsonObject& config) {
+  Attention attention;
+  attention.num_q_heads = read_size(config, "num_attention_heads", kMaxHeads);
+  attention.num_kv_heads = config.has("num_key_value_heads")
+                               ? read_size(config, "num_key_value_heads", kMaxHeads)
+                               : attention.num_q_heads;
+  if (attention.num_q_heads % attention.num_kv_heads != 0) {
     config.fail("num_key_value_heads",
-                fmt::format("a divisor of num_attention_heads {}", model.num_q_heads));
+                fmt::format("a divisor of num_attention_heads {}", attention.num_q_heads));
   }
-  model.max_position_embeddings = config.get_int("max_position_embeddings", 1, kMaxPositions);
-  model.rms_norm_eps = static_cast<float>(config.get_double("rms_norm_eps", 1e-12, 1.0));
+  return attention;
 }
 
-// Sets head_dim: the key, else the family's default (Qwen3) or hidden_size / num_attention_heads.
-// Odd widths fail, because rope rotates pairs of channels.
-void read_head_dim(const JsonObject& config, ModelConfig& model) {
+// head_dim: the key, else the family's default (Qwen3) or hidden_size / num_attention_heads. Odd
+// widths fail, because rope rotates pairs of channels.
+int32_t read_head_dim(const JsonObject& config, const ModelConfig& model, int32_t num_q_heads) {
   constexpr std::string_view kRange = "an even integer from 2 to 256";
   if (config.has("head_dim")) {
     const int64_t given = config.find_int("head_dim", 2, kMaxHeadDim).value_or(0);
     if (given % 2 != 0) config.fail("head_dim", kRange);
-    model.head_dim = static_cast<int32_t>(given);
-    return;
+    return static_cast<int32_t>(given);
   }
-  if (model.architecture == Architecture::kQwen3) {
-    model.head_dim = kQwen3HeadDim;
-    return;
-  }
-  if (model.hidden_size % model.num_q_heads != 0) {
+  if (model.architecture == Architecture::kQwen3) return kQwen3HeadDim;
+  if (model.hidden_size % num_q_heads != 0) {
     config.fail("hidden_size", fmt::format("a multiple of num_attention_heads {} when there is no "
                                            "head_dim",
-                                           model.num_q_heads));
+                                           num_q_heads));
   }
-  model.head_dim = model.hidden_size / model.num_q_heads;
-  if (model.head_dim % 2 != 0 || model.head_dim > kMaxHeadDim) {
-    config.fail("head_dim", fmt::format("{}, but hidden_size / num_attention_heads is {}", kRange,
-                                        model.head_dim));
+  const int32_t head_dim = model.hidden_size / num_q_heads;
+  if (head_dim % 2 != 0 || head_dim > kMaxHeadDim) {
+    config.fail("head_dim",
+                fmt::format("{}, but hidden_size / num_attention_heads is {}", kRange, head_dim));
   }
+  return head_dim;
 }
 
-// Sets which optional weights the family has.
-void read_biases_and_norms(const JsonObject& config, ModelConfig& model) {
+// Sets which optional weights of attention the family has.
+void read_biases_and_norms(const JsonObject& config, const ModelConfig& model,
+                           Attention& attention) {
   const bool attention_bias = config.find_bool("attention_bias").value_or(false);
-  model.qkv_bias = attention_bias;
-  model.o_bias = attention_bias;
+  attention.qkv_bias = attention_bias;
+  attention.o_bias = attention_bias;
   if (model.architecture == Architecture::kQwen2) {  // fixed, whatever the key says
     // transformers' Qwen2 hard-codes these two.
-    model.qkv_bias = true;
-    model.o_bias = false;
+    attention.qkv_bias = true;
+    attention.o_bias = false;
   }
-  model.qk_norm = model.architecture == Architecture::kQwen3;
+  attention.qk_norm = model.architecture == Architecture::kQwen3;
+}
+
+// Sets the sizes of the model and its layers, which are all alike.
+void read_layers(const JsonObject& config, ModelConfig& model) {
+  model.vocab_size = read_size(config, "vocab_size", kMaxVocabSize);
+  model.hidden_size = read_size(config, "hidden_size", kMaxHiddenSize);
+  const DenseMlp mlp{.intermediate_size =
+                         read_size(config, "intermediate_size", kMaxIntermediateSize)};
+  const int32_t num_layers = read_size(config, "num_hidden_layers", kMaxLayers);
+  Attention attention = read_heads(config);
+  model.max_position_embeddings = config.get_int("max_position_embeddings", 1, kMaxPositions);
+  model.rms_norm_eps = static_cast<float>(config.get_double("rms_norm_eps", 1e-12, 1.0));
+  attention.head_dim = read_head_dim(config, model, attention.num_q_heads);
+  read_biases_and_norms(config, model, attention);
+  for (int32_t i = 0; i < num_layers; ++i) {
+    model.layers.push_back({.mixer = attention, .mlp = mlp, .kv_layer = LayerId(i)});
+  }
   model.tie_word_embeddings = config.find_bool("tie_word_embeddings").value_or(false);
 }
 
@@ -173,7 +185,7 @@ void refuse_sliding_window(const JsonObject& config, const ModelConfig& model) {
   const int64_t first =
       config.find_int("max_window_layers", 0, kMaxPositions).value_or(kDefaultMaxWindowLayers);
   const int64_t window = config.find_int("sliding_window", 1, kMaxPositions).value_or(1);
-  if (is_null || config.has("layer_types") || first >= model.num_layers ||
+  if (is_null || config.has("layer_types") || first >= model.num_layers() ||
       window >= max_positions(model)) {
     return;
   }
@@ -289,9 +301,7 @@ ModelConfig read_config(const JsonObject& config) {
   // The architecture comes first: head_dim and the biases depend on it.
   model.architecture = read_architecture(config);
   refuse_unsupported(config);
-  read_dimensions(config, model);
-  read_head_dim(config, model);
-  read_biases_and_norms(config, model);
+  read_layers(config, model);
   model.rope = read_rope_config(config, model.max_position_embeddings, model.warnings);
   refuse_sliding_window(config, model);
   model.dtype = read_dtype(config);
@@ -300,6 +310,16 @@ ModelConfig read_config(const JsonObject& config) {
   if (!bos_ids.empty()) model.bos_id = bos_ids[0];
   warn_of_ignored_keys(config, model.warnings);
   return model;
+}
+
+// Sum of fn(kind) over the mixers and MLPs of all layers.
+template <typename Sum, typename Fn>
+Sum sum_of_layers(const ModelConfig& model, Fn fn) {
+  Sum sum = 0;
+  for (const LayerSpec& layer : model.layers) {
+    sum += std::visit(fn, layer.mixer) + std::visit(fn, layer.mlp);
+  }
+  return sum;
 }
 
 }  // namespace
@@ -316,20 +336,43 @@ std::string_view architecture_name(Architecture architecture) {
   return "?";
 }
 
-// Per layer: hidden * (q + k + v rows) + o, 3 * hidden * intermediate of the MLP, norms and biases.
-// Beside the layers: the embedding, the output head unless tied, and the final norm.
+int32_t ModelConfig::num_kv_layers() const {
+  return static_cast<int32_t>(
+      std::ranges::count_if(layers, [](const LayerSpec& layer) { return layer.kv_layer.valid(); }));
+}
+
+const Attention& ModelConfig::attention() const {
+  const Attention* found = nullptr;
+  for (const LayerSpec& layer : layers) {
+    const auto* attention = std::get_if<Attention>(&layer.mixer);
+    if (attention == nullptr) continue;
+    if (found == nullptr) found = attention;
+    SLUICE_CHECK(*attention == *found, "layers whose attention differs");
+  }
+  SLUICE_CHECK(found != nullptr, "a model without attention");
+  return *found;
+}
+
+double ModelConfig::products_per_row() const {
+  return sum_of_layers<double>(*this, [this](const auto& kind) {
+    return static_cast<double>(kind.products_per_row(hidden_size));
+  });
+}
+
+double ModelConfig::products_per_pair() const {
+  return static_cast<double>(num_kv_layers()) *
+         static_cast<double>(attention().products_per_pair());
+}
+
+// In a layer also the norms before mixer and MLP. Beside the layers: the embedding, the output head
+// unless tied, and the final norm.
 int64_t ModelConfig::num_parameters() const {
   const int64_t hidden = hidden_size;
-  const int64_t q_rows = int64_t{num_q_heads} * head_dim;
-  const int64_t kv_rows = int64_t{num_kv_heads} * head_dim;
-  int64_t layer = hidden * (q_rows + 2 * kv_rows) + q_rows * hidden;  // q, k, v and o
-  if (qkv_bias) layer += q_rows + 2 * kv_rows;
-  if (o_bias) layer += hidden;
-  if (qk_norm) layer += 2 * int64_t{head_dim};
-  layer += 3 * hidden * intermediate_size;  // gate, up and down
-  layer += 2 * hidden;                      // the norms before attention and MLP
+  const int64_t of_kinds = sum_of_layers<int64_t>(
+      *this, [hidden](const auto& kind) { return kind.num_parameters(hidden); });
+  const int64_t norms = (2 * int64_t{num_layers()} + 1) * hidden;
   const int64_t embedding = int64_t{vocab_size} * hidden;
-  return num_layers * layer + embedding * (tie_word_embeddings ? 1 : 2) + hidden;
+  return of_kinds + norms + embedding * (tie_word_embeddings ? 1 : 2);
 }
 
 size_t ModelConfig::weight_bytes(WeightFormat format) const {
@@ -337,11 +380,11 @@ size_t ModelConfig::weight_bytes(WeightFormat format) const {
 }
 
 size_t ModelConfig::kv_bytes_per_token(KvElement element) const {
-  const KvBlockShape token{.num_kv_heads = num_kv_heads,
-                           .head_dim = padded_head_dim(),
+  const KvBlockShape token{.num_kv_heads = attention().num_kv_heads,
+                           .head_dim = attention().padded_head_dim(),
                            .block_tokens = 1,
                            .element = element};
-  return static_cast<size_t>(num_layers) * token.block_bytes();
+  return static_cast<size_t>(num_kv_layers()) * token.block_bytes();
 }
 
 int64_t max_positions(const ModelConfig& config) {
@@ -356,7 +399,7 @@ int64_t max_positions(const ModelConfig& config) {
 }
 
 RopeFrequencies rope_frequencies(const ModelConfig& config) {
-  return rope_frequencies(config.rope, config.head_dim);
+  return rope_frequencies(config.rope, config.attention().head_dim);
 }
 
 ModelConfig parse_model_config(const ModelConfigTexts& texts) {

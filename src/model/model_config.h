@@ -14,6 +14,7 @@
 #include "core/dtype.h"
 #include "core/kv_element.h"
 #include "io/model_directory.h"
+#include "model/layer_spec.h"
 #include "model/rope_scaling.h"
 #include "ops/matmul/packed_weight.h"
 #include "sluice/sampling_params.h"
@@ -34,16 +35,8 @@ struct ModelConfig {
 
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
-  int32_t intermediate_size = 0;
-  int32_t num_layers = 0;
-  int32_t num_q_heads = 0;
-  int32_t num_kv_heads = 0;  // divides num_q_heads
-  int32_t head_dim = 0;  // even, at most 256; num_q_heads * head_dim may differ from hidden_size
   float rms_norm_eps = 0.0f;
-
-  bool qkv_bias = false;             // q, k and v projections have a bias
-  bool o_bias = false;               // the output projection has one
-  bool qk_norm = false;              // RMSNorm of each q and k head before rope
+  std::vector<LayerSpec> layers;     // at least one; one at least has KV
   bool tie_word_embeddings = false;  // the output head is the embedding table (output_head.h)
 
   int64_t max_position_embeddings = 0;  // see max_positions()
@@ -59,10 +52,16 @@ struct ModelConfig {
   // Settings of the files that Sluice ignores, one sentence each, for the user.
   std::vector<std::string> warnings;
 
-  // Channels of a head in memory: head_dim rounded up, since kernels and KV blocks take whole
-  // vectors of 16. The added channels are zeros at the end of each half of the head
-  // (model/head_padding.h).
-  int32_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
+  int32_t num_layers() const { return static_cast<int32_t>(layers.size()); }
+  int32_t num_kv_layers() const;
+  // The attention of the layers with KV, which are all alike, since a KvLayout has one shape of
+  // blocks.
+  const Attention& attention() const;
+
+  // Multiply-adds in all layers: of matrix products for one row; of attention for a row and a token
+  // that it attends to.
+  double products_per_row() const;
+  double products_per_pair() const;
 
   // Elements of all weights, without padding. A tied output head counts once.
   int64_t num_parameters() const;
@@ -77,7 +76,7 @@ struct ModelConfig {
 // times `factor`, with YaRN the original length times `factor`, as in vLLM.
 int64_t max_positions(const ModelConfig& config);
 
-// The frequencies of the model's rope for its head_dim; see rope_scaling.h.
+// The frequencies of the model's rope for the heads of attention(); see rope_scaling.h.
 RopeFrequencies rope_frequencies(const ModelConfig& config);
 
 // Reads config.json and, where there is one, generation_config.json.

@@ -116,6 +116,55 @@ void fill_uniform(std::vector<BFloat16>& values, float mean, uint64_t& state) {
   }
 }
 
+// Pads the heads of a tensor, or of consecutive heads of one, and stores them. `bytes` has
+// source.shape and type `dtype`. Synchronizes.
+void store_padded(const WeightSource& source, DType dtype, std::span<const std::byte> bytes,
+                  Stream& stream) {
+  const HeadPadding& padding = source.padding;
+  const bool by_rows = source.heads == HeadAxis::kRows;
+  const auto num_rows = static_cast<size_t>(source.shape[0]);
+  const size_t unit_bytes = by_rows ? bytes.size() / num_rows : dtype_bytes(dtype);
+  std::vector<std::byte> padded = pad_heads(padding, bytes, unit_bytes);
+  if (!source.matrix.present()) return store_vector(source, as_bf16(padded, dtype), stream);
+  int64_t rows = source.shape[0];
+  int64_t cols = source.shape[1];
+  int64_t& widened = by_rows ? rows : cols;
+  widened = padding.padded_units(widened);
+  pack_weight(stream, {.src = TensorView(padded.data(), dtype, {rows, cols}),
+                       .dst = source.matrix,
+                       .row_begin = source.row_begin});
+  stream.synchronize();  // pack_weight reads `padded`, which ends with this function
+}
+
+// Fills one tensor with random values. Draws at most 1024 rows and repeats them: timing does not
+// depend on values, and drawing all weights of a large model would dominate the start. With padding
+// the slices are whole heads, since store_padded takes whole heads.
+void store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) {
+  const HeadPadding& padding = source.padding;
+  const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
+  const bool is_matrix = source.matrix.present();
+  const int64_t rows_at_once = by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024;
+  const int64_t rows = is_matrix ? source.shape[0] : 1;
+  const int64_t cols = source.shape.back();
+  std::vector<BFloat16> values(static_cast<size_t>(std::min(rows, rows_at_once) * cols));
+  fill_uniform(values, source.dummy_mean, state);
+  if (!is_matrix && !source.pads()) return store_vector(source, values, stream);
+  for (int64_t row = 0; row < rows; row += rows_at_once) {
+    WeightSource slice = source;
+    slice.row_begin += by_heads ? padding.padded_units(row) : row;
+    if (is_matrix) slice.shape[0] = std::min(rows_at_once, rows - row);
+    if (source.pads()) {
+      const auto num_values = static_cast<size_t>((is_matrix ? slice.shape[0] : 1) * cols);
+      store_padded(slice, DType::kBF16, std::as_bytes(std::span(values).first(num_values)), stream);
+    } else {
+      pack_weight(stream, {.src = TensorView(values.data(), DType::kBF16, {slice.shape[0], cols}),
+                           .dst = source.matrix,
+                           .row_begin = slice.row_begin});
+    }
+  }
+  stream.synchronize();  // the copies read `values`, which ends with this function
+}
+
 }  // namespace
 
 // An arena without memory only counts: the same layout code plans and takes.
@@ -131,146 +180,39 @@ Weights::Weights(const ModelConfig& config, Device& device)
   lay_out(arena, device);
 }
 
-PackedWeight Weights::matrix(Arena& arena, Device& device, int64_t num_rows, int64_t num_cols) {
-  constexpr WeightFormat kFormat = WeightFormat::kBFloat16;  // of every matrix
-  return {.data = arena.take(packed_weight_bytes(device, num_rows, num_cols, kFormat)),
-          .num_rows = num_rows,
-          .num_cols = num_cols,
-          .format = kFormat};
-}
-
-void Weights::add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
-                       int64_t num_rows) {
-  sources_.push_back({.name = name,
-                      .shape = {num_rows, matrix.num_cols},
-                      .matrix = matrix,
-                      .row_begin = row_begin,
-                      .vector = {}});
-}
-
-// head_begin counts heads of the packed matrix; the checkpoint's rows are num_heads unpadded heads.
-void Weights::add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
-                            int64_t num_heads) {
-  add_rows(name, matrix, head_begin * config_.padded_head_dim(), num_heads * config_.head_dim);
-  sources_.back().heads = HeadAxis::kRows;
-}
-
-// A vector is stored as one column whose rows are head channels. Its shape in the checkpoint is
-// shorter than `vector` by the padding.
-void Weights::add_head_vector(const std::string& name, const TensorView& vector, float dummy_mean) {
-  add_vector(name, vector, dummy_mean);
-  int64_t& length = sources_.back().shape[0];
-  length = length / config_.padded_head_dim() * config_.head_dim;
-  sources_.back().heads = HeadAxis::kRows;
-}
-
-HeadPadding Weights::head_padding() const {
-  return {.head_dim = config_.head_dim, .padded_head_dim = config_.padded_head_dim()};
-}
-
-void Weights::add_vector(const std::string& name, const TensorView& vector, float dummy_mean) {
-  sources_.push_back({.name = name,
-                      .shape = {vector.num_elements()},
-                      .matrix = {},
-                      .vector = vector,
-                      .dummy_mean = dummy_mean});
-}
-
 // Cuts all memory and lists all expected tensors, in the order of the checkpoint's layers.
 void Weights::lay_out(Arena& arena, Device& device) {
   const int64_t hidden = config_.hidden_size;
-  embedding_ = matrix(arena, device, config_.vocab_size, hidden);
-  add_rows(std::string(kEmbeddingName), embedding_, 0, config_.vocab_size);
-  layers_.resize(static_cast<size_t>(config_.num_layers));
-  for (int32_t i = 0; i < config_.num_layers; ++i) lay_out_layer(arena, device, i);
-  final_norm_ = arena.tensor(DType::kBF16, {hidden});
-  add_vector("model.norm.weight", final_norm_, 1);
+  WeightLayout layout(arena, device, sources_);
+  embedding_ = layout.matrix(config_.vocab_size, hidden);
+  layout.add_rows(std::string(kEmbeddingName), embedding_, 0, config_.vocab_size);
+  layers_.resize(config_.layers.size());
+  for (int32_t i = 0; i < config_.num_layers(); ++i) lay_out_layer(layout, i);
+  final_norm_ = layout.vector(hidden);
+  layout.add_vector("model.norm.weight", final_norm_, 1);
   lm_head_ = embedding_;
   if (!config_.tie_word_embeddings) {
-    lm_head_ = matrix(arena, device, config_.vocab_size, hidden);
-    add_rows(std::string(kHeadName), lm_head_, 0, config_.vocab_size);
+    lm_head_ = layout.matrix(config_.vocab_size, hidden);
+    layout.add_rows(std::string(kHeadName), lm_head_, 0, config_.vocab_size);
   }
 }
 
-// gate_proj and up_proj share one matrix, which gated_product reads in one pass.
-void Weights::lay_out_layer(Arena& arena, Device& device, int32_t index) {
+void Weights::lay_out_layer(WeightLayout& layout, int32_t index) {
   const int64_t hidden = config_.hidden_size;
-  const int64_t intermediate = config_.intermediate_size;
   const std::string prefix = fmt::format("model.layers.{}.", index);
+  const LayerSpec& spec = config_.layers[static_cast<size_t>(index)];
+  const auto lay_out = [&](const auto& kinds) {
+    using Laid = WeightsOf<std::decay_t<decltype(kinds)>>;
+    return std::visit([&](const auto& kind) { return Laid(kind.lay_out(layout, prefix, hidden)); },
+                      kinds);
+  };
   LayerWeights& w = layers_[static_cast<size_t>(index)];
-
-  w.input_norm = arena.tensor(DType::kBF16, {hidden});
-  add_vector(prefix + "input_layernorm.weight", w.input_norm, 1);
-  lay_out_attention(arena, device, prefix + "self_attn.", w);
-  w.post_norm = arena.tensor(DType::kBF16, {hidden});
-  add_vector(prefix + "post_attention_layernorm.weight", w.post_norm, 1);
-  w.gate_up = matrix(arena, device, 2 * intermediate, hidden);
-  add_rows(prefix + "mlp.gate_proj.weight", w.gate_up, 0, intermediate);
-  add_rows(prefix + "mlp.up_proj.weight", w.gate_up, intermediate, intermediate);
-  w.down = matrix(arena, device, hidden, intermediate);
-  add_rows(prefix + "mlp.down_proj.weight", w.down, 0, hidden);
-}
-
-// q, k and v share one matrix, so one product computes all three.
-void Weights::lay_out_attention(Arena& arena, Device& device, const std::string& prefix,
-                                LayerWeights& w) {
-  const int64_t hidden = config_.hidden_size;
-  const int64_t padded = config_.padded_head_dim();
-  const int64_t num_q = config_.num_q_heads;
-  const int64_t num_kv = config_.num_kv_heads;
-  const int64_t q_rows = num_q * padded;
-  const int64_t kv_rows = num_kv * padded;
-
-  w.qkv = matrix(arena, device, q_rows + 2 * kv_rows, hidden);
-  add_head_rows(prefix + "q_proj.weight", w.qkv, 0, num_q);
-  add_head_rows(prefix + "k_proj.weight", w.qkv, num_q, num_kv);
-  add_head_rows(prefix + "v_proj.weight", w.qkv, num_q + num_kv, num_kv);
-  if (config_.qkv_bias) {
-    w.qkv_bias = arena.tensor(DType::kBF16, {q_rows + 2 * kv_rows});
-    add_head_vector(prefix + "q_proj.bias", w.qkv_bias.rows(0, q_rows));
-    add_head_vector(prefix + "k_proj.bias", w.qkv_bias.rows(q_rows, kv_rows));
-    add_head_vector(prefix + "v_proj.bias", w.qkv_bias.rows(q_rows + kv_rows, kv_rows));
-  }
-  if (config_.qk_norm) {
-    w.q_norm = arena.tensor(DType::kBF16, {padded});
-    add_head_vector(prefix + "q_norm.weight", w.q_norm, 1);
-    w.k_norm = arena.tensor(DType::kBF16, {padded});
-    add_head_vector(prefix + "k_norm.weight", w.k_norm, 1);
-  }
-  w.o = matrix(arena, device, hidden, q_rows);
-  add_rows(prefix + "o_proj.weight", w.o, 0, hidden);
-  // The columns of o are head channels; the checkpoint has them without padding.
-  sources_.back().shape[1] = num_q * config_.head_dim;
-  sources_.back().heads = HeadAxis::kColumns;
-  if (config_.o_bias) {
-    w.o_bias = arena.tensor(DType::kBF16, {hidden});
-    add_vector(prefix + "o_proj.bias", w.o_bias);
-  }
-}
-
-// True if the tensor has to be widened on the host before it is stored.
-bool Weights::pads(const WeightSource& source) const {
-  return source.heads != HeadAxis::kNone && head_padding().present();
-}
-
-// Pads the heads of a tensor, or of consecutive heads of one, and stores them. `bytes` has
-// source.shape and type `dtype`. Synchronizes.
-void Weights::store_padded(const WeightSource& source, DType dtype,
-                           std::span<const std::byte> bytes, Stream& stream) const {
-  const HeadPadding padding = head_padding();
-  const bool by_rows = source.heads == HeadAxis::kRows;
-  const auto num_rows = static_cast<size_t>(source.shape[0]);
-  const size_t unit_bytes = by_rows ? bytes.size() / num_rows : dtype_bytes(dtype);
-  std::vector<std::byte> padded = pad_heads(padding, bytes, unit_bytes);
-  if (!source.matrix.present()) return store_vector(source, as_bf16(padded, dtype), stream);
-  int64_t rows = source.shape[0];
-  int64_t cols = source.shape[1];
-  int64_t& widened = by_rows ? rows : cols;
-  widened = padding.padded_units(widened);
-  pack_weight(stream, {.src = TensorView(padded.data(), dtype, {rows, cols}),
-                       .dst = source.matrix,
-                       .row_begin = source.row_begin});
-  stream.synchronize();  // pack_weight reads `padded`, which ends with this function
+  w.input_norm = layout.vector(hidden);
+  layout.add_vector(prefix + "input_layernorm.weight", w.input_norm, 1);
+  w.mixer = lay_out(spec.mixer);
+  w.post_norm = layout.vector(hidden);
+  layout.add_vector(prefix + "post_attention_layernorm.weight", w.post_norm, 1);
+  w.mlp = lay_out(spec.mlp);
 }
 
 // Errors: kModel for tensors that are missing, mis-shaped, or neither expected nor ignorable.
@@ -304,7 +246,7 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
   for (const WeightSource& source : sources_) {
     const CheckpointTensor tensor = checkpoint.tensor(source.name, source.shape);
     tensor.will_need();
-    if (pads(source)) {
+    if (source.pads()) {
       store_padded(source, tensor.dtype, read_whole(tensor), stream);
     } else if (source.matrix.present()) {
       load_matrix(source, tensor, stream);
@@ -318,35 +260,6 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
   }
   // A file rewritten meanwhile may have given old and new tensors.
   checkpoint.require_unchanged();
-}
-
-// Fills one tensor with random values. Draws at most 1024 rows and repeats them: timing does not
-// depend on values, and drawing all weights of a large model would dominate the start. With padding
-// the slices are whole heads, since store_padded takes whole heads.
-void Weights::store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) const {
-  const HeadPadding padding = head_padding();
-  const bool by_heads = pads(source) && source.heads == HeadAxis::kRows;
-  const bool is_matrix = source.matrix.present();
-  const int64_t rows_at_once = by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024;
-  const int64_t rows = is_matrix ? source.shape[0] : 1;
-  const int64_t cols = source.shape.back();
-  std::vector<BFloat16> values(static_cast<size_t>(std::min(rows, rows_at_once) * cols));
-  fill_uniform(values, source.dummy_mean, state);
-  if (!is_matrix && !pads(source)) return store_vector(source, values, stream);
-  for (int64_t row = 0; row < rows; row += rows_at_once) {
-    WeightSource slice = source;
-    slice.row_begin += by_heads ? padding.padded_units(row) : row;
-    if (is_matrix) slice.shape[0] = std::min(rows_at_once, rows - row);
-    if (pads(source)) {
-      const auto num_values = static_cast<size_t>((is_matrix ? slice.shape[0] : 1) * cols);
-      store_padded(slice, DType::kBF16, std::as_bytes(std::span(values).first(num_values)), stream);
-    } else {
-      pack_weight(stream, {.src = TensorView(values.data(), DType::kBF16, {slice.shape[0], cols}),
-                           .dst = source.matrix,
-                           .row_begin = slice.row_begin});
-    }
-  }
-  stream.synchronize();  // the copies read `values`, which ends with this function
 }
 
 void Weights::fill_dummy(uint64_t seed, Stream& stream,

@@ -1,9 +1,8 @@
 // Weights: the parameters of a model in device memory, and how they are loaded.
 //
 // One list of expected tensors, made from the configuration alone, drives the memory plan, loading,
-// dummy weights and the check for missing, extra and mis-shaped tensors. The three families share
-// their tensor names; they differ in which biases and q/k norms are present. Thread rule: the
-// engine's thread.
+// dummy weights and the check for missing, extra and mis-shaped tensors. The kinds of layers add
+// their tensors to it (model/weight_layout.h). Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -17,39 +16,18 @@
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "io/model_directory.h"
-#include "model/head_padding.h"
 #include "model/model_config.h"
+#include "model/weight_layout.h"
 #include "ops/matmul/matmul.h"
 
 namespace sluice {
 
-// Parameters of one layer. Views are empty where the family has no such tensor. Heads of q, k and v
-// are `padded` channels wide: head_dim, or more (model/head_padding.h).
+// Parameters of one layer.
 struct LayerWeights {
   TensorView input_norm;  // bf16 [hidden]
-  PackedWeight qkv;       // [(num_q_heads + 2 * num_kv_heads) * padded, hidden]: q, k, v
-  TensorView qkv_bias;    // bf16 [same rows], Qwen2
-  TensorView q_norm;      // bf16 [padded], Qwen3
-  TensorView k_norm;      // bf16 [padded], Qwen3
-  PackedWeight o;         // [hidden, num_q_heads * padded]
-  TensorView o_bias;      // bf16 [hidden], Llama with attention_bias
-  TensorView post_norm;   // bf16 [hidden]
-  PackedWeight gate_up;   // [2 * intermediate, hidden]: gate, up
-  PackedWeight down;      // [hidden, intermediate]
-};
-
-// Which axis of a tensor is made of head channels and may have to be padded.
-enum class HeadAxis { kNone, kRows, kColumns };
-
-// One tensor of a checkpoint and its destination: `matrix` or `vector`, never both.
-struct WeightSource {
-  std::string name;
-  std::vector<int64_t> shape;  // in the checkpoint, before padding
-  PackedWeight matrix;         // the tensor fills its rows from row_begin on
-  int64_t row_begin = 0;       // in `matrix`, padding included
-  HeadAxis heads = HeadAxis::kNone;
-  TensorView vector;     // bf16; the tensor fills all of it
-  float dummy_mean = 0;  // mean of dummy weights: 1 for norms, else 0
+  WeightsOf<TokenMixer> mixer;
+  TensorView post_norm;  // bf16 [hidden]
+  WeightsOf<Mlp> mlp;
 };
 
 class Weights {
@@ -88,22 +66,7 @@ class Weights {
 
  private:
   void lay_out(Arena& arena, Device& device);
-  void lay_out_layer(Arena& arena, Device& device, int32_t index);
-  // Cuts the memory of one matrix from `arena`.
-  PackedWeight matrix(Arena& arena, Device& device, int64_t num_rows, int64_t num_cols);
-  // These add one entry to sources_: a whole matrix's rows, or rows or elements that are heads.
-  void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
-                int64_t num_rows);
-  void add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
-                     int64_t num_heads);
-  void lay_out_attention(Arena& arena, Device& device, const std::string& prefix, LayerWeights& w);
-  HeadPadding head_padding() const;
-  bool pads(const WeightSource& source) const;
-  void store_padded(const WeightSource& source, DType dtype, std::span<const std::byte> bytes,
-                    Stream& stream) const;
-  void store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) const;
-  void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
-  void add_head_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
+  void lay_out_layer(WeightLayout& layout, int32_t index);
   explicit Weights(const ModelConfig& config) : config_(config) {}  // for planning
   void check_names(const Checkpoint& checkpoint) const;
 

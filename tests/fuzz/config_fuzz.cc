@@ -16,15 +16,18 @@ void require(bool condition) {
 }
 
 void check(const sluice::ModelConfig& model) {
-  require(model.vocab_size > 0 && model.hidden_size > 0 && model.intermediate_size > 0);
-  require(model.num_layers > 0 && model.num_kv_heads > 0);
-  require(model.num_q_heads % model.num_kv_heads == 0 && model.num_q_heads > 0);
-  require(model.head_dim >= 2 && model.head_dim <= 256 && model.head_dim % 2 == 0);
+  require(model.vocab_size > 0 && model.hidden_size > 0 && model.num_layers() > 0);
+  require(std::get<sluice::DenseMlp>(model.layers.front().mlp).intermediate_size > 0);
+  const sluice::Attention& attention = model.attention();
+  const int32_t head_dim = attention.head_dim;
+  require(attention.num_kv_heads > 0 && attention.num_q_heads > 0);
+  require(attention.num_q_heads % attention.num_kv_heads == 0);
+  require(head_dim >= 2 && head_dim <= 256 && head_dim % 2 == 0);
   require(model.num_parameters() > 0 && model.weight_bytes(sluice::WeightFormat::kBFloat16) > 0);
   require(model.kv_bytes_per_token() > 0 && sluice::max_positions(model) > 0);
   for (const int32_t id : model.eos_ids) require(id >= 0 && id < model.vocab_size);
   const sluice::RopeFrequencies rope = sluice::rope_frequencies(model);
-  require(rope.inv_freq.size() == static_cast<size_t>(model.head_dim) / 2);
+  require(rope.inv_freq.size() == static_cast<size_t>(head_dim) / 2);
   for (const float value : rope.inv_freq) require(std::isfinite(value) && value > 0.0f);
   require(std::isfinite(rope.attention_factor) && rope.attention_factor > 0.0f);
 }

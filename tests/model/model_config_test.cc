@@ -78,15 +78,11 @@ TEST(ModelConfig, ReadsQwen3) {
   EXPECT_EQ(model.architecture, Architecture::kQwen3);
   EXPECT_EQ(model.vocab_size, 151936);
   EXPECT_EQ(model.hidden_size, 1024);
-  EXPECT_EQ(model.intermediate_size, 3072);
-  EXPECT_EQ(model.num_layers, 28);
-  EXPECT_EQ(model.num_q_heads, 16);
-  EXPECT_EQ(model.num_kv_heads, 8);
-  EXPECT_EQ(model.head_dim, 128);
+  EXPECT_EQ(std::get<DenseMlp>(model.layers[27].mlp).intermediate_size, 3072);
+  EXPECT_EQ(model.num_layers(), 28);
+  EXPECT_EQ(model.attention(),
+            (Attention{.num_q_heads = 16, .num_kv_heads = 8, .head_dim = 128, .qk_norm = true}));
   EXPECT_EQ(model.rms_norm_eps, 1e-6f);
-  EXPECT_FALSE(model.qkv_bias);
-  EXPECT_FALSE(model.o_bias);
-  EXPECT_TRUE(model.qk_norm);
   EXPECT_TRUE(model.tie_word_embeddings);
   EXPECT_EQ(max_positions(model), 40960);
   EXPECT_EQ(model.rope.type, RopeType::kDefault);
@@ -100,11 +96,11 @@ TEST(ModelConfig, ReadsQwen3) {
 TEST(ModelConfig, ReadsQwen2) {
   const ModelConfig model = parse(kQwen25_7B);
   EXPECT_EQ(model.architecture, Architecture::kQwen2);
-  EXPECT_EQ(model.head_dim, 128);
-  EXPECT_EQ(model.num_q_heads, 7 * model.num_kv_heads);
-  EXPECT_TRUE(model.qkv_bias);
-  EXPECT_FALSE(model.o_bias);
-  EXPECT_FALSE(model.qk_norm);
+  EXPECT_EQ(model.attention().head_dim, 128);
+  EXPECT_EQ(model.attention().num_q_heads, 7 * model.attention().num_kv_heads);
+  EXPECT_TRUE(model.attention().qkv_bias);
+  EXPECT_FALSE(model.attention().o_bias);
+  EXPECT_FALSE(model.attention().qk_norm);
   EXPECT_TRUE(model.warnings.empty());
 }
 
@@ -114,11 +110,11 @@ TEST(ModelConfig, ReadsLlama) {
   EXPECT_EQ(model.rope.type, RopeType::kLlama3);
   EXPECT_EQ(model.rope.original_max_positions, 8192);
   EXPECT_EQ(max_positions(model), 131072);
-  EXPECT_FALSE(model.qkv_bias);
+  EXPECT_FALSE(model.attention().qkv_bias);
   EXPECT_EQ(model.eos_ids, (std::vector<int32_t>{128001, 128008, 128009}));
   const ModelConfig biased = parse(with(kLlama31_8B, {{"attention_bias", true}}));
-  EXPECT_TRUE(biased.qkv_bias);
-  EXPECT_TRUE(biased.o_bias);
+  EXPECT_TRUE(biased.attention().qkv_bias);
+  EXPECT_TRUE(biased.attention().o_bias);
 }
 
 TEST(ModelConfig, CountsPublishedSizes) {
@@ -171,9 +167,10 @@ TEST(ModelConfig, StretchesPositionsAsVllmDoes) {
 }
 
 TEST(ModelConfig, FillsInWhatFilesLeaveOut) {
-  EXPECT_EQ(parse(with(kQwen3_06B, {{"head_dim", nullptr}})).head_dim, 128)
+  EXPECT_EQ(parse(with(kQwen3_06B, {{"head_dim", nullptr}})).attention().head_dim, 128)
       << "transformers' default for Qwen3, not 1024 / 16";
-  EXPECT_EQ(parse(with(kQwen25_7B, {{"num_key_value_heads", nullptr}})).num_kv_heads, 28);
+  EXPECT_EQ(parse(with(kQwen25_7B, {{"num_key_value_heads", nullptr}})).attention().num_kv_heads,
+            28);
   EXPECT_FALSE(parse(with(kQwen3_06B, {{"tie_word_embeddings", nullptr}})).tie_word_embeddings);
   EXPECT_FALSE(parse(with(kQwen3_06B, {{"torch_dtype", nullptr}})).dtype.has_value());
   EXPECT_EQ(parse(with(kLlama31_8B, {{"architectures", nullptr}})).architecture,

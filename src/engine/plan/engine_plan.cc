@@ -53,9 +53,9 @@ KvLayout choose_kv_layout(const EngineOptions& options, const ModelConfig& confi
       kv_offload == KvOffload::kOff ? kDefaultBlockTokens : kDefaultOffloadedBlockTokens;
   const int32_t block_tokens = options.kv.block_size.value_or(by_mode);
   validate_block_tokens(block_tokens);
-  return {.num_layers = config.num_layers,
-          .block = {.num_kv_heads = config.num_kv_heads,
-                    .head_dim = config.padded_head_dim(),
+  return {.num_layers = config.num_kv_layers(),
+          .block = {.num_kv_heads = config.attention().num_kv_heads,
+                    .head_dim = config.attention().padded_head_dim(),
                     .block_tokens = block_tokens}};
 }
 
@@ -96,7 +96,7 @@ void set_passes(const PlanInput& input, int64_t max_model_len, EnginePlan& plan)
   plan.policies = {.max_decode_seqs = limits.max_seqs,
                    .max_prefill_rows = limits.max_rows,
                    .max_tokens = limits.max_blocks_per_seq * block_tokens,
-                   .num_q_heads = input.config.num_q_heads,
+                   .num_q_heads = input.config.attention().num_q_heads,
                    .counts_reads = input.options.count_page_reads};
 }
 
@@ -287,7 +287,7 @@ void add_offload_entries(const PlanInput& input, EnginePlan& plan) {
   add_entry(plan, "KV ring and stage", "device", flow_bytes);
   add_entry(plan, "KV tails", "device", tail_bytes);
   add_entry(plan, "softmax state", "device",
-            OffloadExecutor::state_bytes(plan.offloaded.state_rows, input.config.num_q_heads,
+            OffloadExecutor::state_bytes(plan.offloaded.state_rows, plan.policies.num_q_heads,
                                          plan.kv_layout.block.head_dim));
   add_summary_entries(input, plan);
   choose_on_device(input, plan);

@@ -38,7 +38,7 @@ void leave_to_others(const DeviceInfo& info, MemoryPlan& memory) {
 
 void note_graphs(const PlanInput& input, MemoryPlan& memory) {
   if (input.options.enforce_eager) return;
-  const size_t graph_bytes = static_cast<size_t>(input.config.num_layers) * kGraphLayerBytes;
+  const size_t graph_bytes = static_cast<size_t>(input.config.num_layers()) * kGraphLayerBytes;
   memory.notes.push_back(
       fmt::format("decode steps become graphs: up to {} of about {:.1f} MiB, beside this plan",
                   kMaxDecodeGraphs, static_cast<double>(graph_bytes) / (1 << 20)));

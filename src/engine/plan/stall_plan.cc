@@ -13,18 +13,11 @@
 namespace sluice {
 namespace {
 
-// Operations of attention for one row and one token before it, all layers: q k^T and p v.
-double attention_work(const ModelConfig& config) {
-  return 4.0 * config.num_layers * config.num_q_heads * config.head_dim;
-}
+// Operations of attention for one row and one token before it, all layers.
+double attention_work(const ModelConfig& config) { return 2 * config.products_per_pair(); }
 
 // Operations of matrix products for one row, all layers.
-double product_work(const ModelConfig& config) {
-  const double q_width = static_cast<double>(config.num_q_heads) * config.head_dim;
-  const double kv_width = 2.0 * config.num_kv_heads * config.head_dim;
-  const double mlp_width = 3.0 * config.intermediate_size;
-  return 2.0 * config.num_layers * config.hidden_size * (2 * q_width + kv_width + mlp_width);
-}
+double product_work(const ModelConfig& config) { return 2 * config.products_per_row(); }
 
 // Whole blocks, aligned, and not longer than a span may be.
 int64_t min_span_tokens(const ModelConfig& config, const StallRates& rates,

@@ -54,7 +54,7 @@ void Rank::make_residency(const OnProgress& on_progress) {
   };
   residency_ = std::make_unique<OffloadedKv>(*policies_, *device_, *compute_, plan.kv_layout,
                                              plan.passes.limits, plan.offloaded,
-                                             front_.config().num_q_heads, on_pinned);
+                                             plan.policies.num_q_heads, on_pinned);
 }
 
 std::optional<WeightsHash> Rank::load_weights(int64_t seed, bool wants_hash,

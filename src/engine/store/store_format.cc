@@ -1,7 +1,12 @@
 // Names and values of all that KV depends on.
 #include "engine/store/store_format.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "device/cpu/cpu_features.h"
 #include "io/model_file.h"
@@ -13,19 +18,35 @@ namespace {
 // then not found any more.
 constexpr int kNumericsVersion = 1;
 
+// What the kinds of a model's layers describe: a value if it is that of all layers, otherwise the
+// value of each, "-" where a layer's kinds have none.
+std::map<std::string, std::string> layer_fields(const std::vector<LayerSpec>& layers) {
+  std::map<std::string, std::vector<std::string>> all;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    std::map<std::string, std::string> fields;
+    const auto describe = [&](const auto& kind) { kind.describe(fields); };
+    std::visit(describe, layers[i].mixer);
+    std::visit(describe, layers[i].mlp);
+    for (auto& [name, value] : fields) {
+      all.try_emplace(name, layers.size(), "-").first->second[i] = std::move(value);
+    }
+  }
+  std::map<std::string, std::string> out;
+  for (const auto& [name, values] : all) {
+    const bool equal = std::ranges::count(values, values.front()) == std::ssize(values);
+    out[name] = equal ? values.front() : fmt::format("{}", fmt::join(values, ","));
+  }
+  return out;
+}
+
 std::map<std::string, std::string> model_fields(const ModelConfig& config) {
-  return {{"architecture", std::string(architecture_name(config.architecture))},
-          {"vocab_size", std::to_string(config.vocab_size)},
-          {"hidden_size", std::to_string(config.hidden_size)},
-          {"intermediate_size", std::to_string(config.intermediate_size)},
-          {"num_layers", std::to_string(config.num_layers)},
-          {"num_q_heads", std::to_string(config.num_q_heads)},
-          {"num_kv_heads", std::to_string(config.num_kv_heads)},
-          {"head_dim", std::to_string(config.head_dim)},
-          {"rms_norm_eps", fmt::format("{}", config.rms_norm_eps)},
-          {"qkv_bias", std::to_string(config.qkv_bias)},
-          {"o_bias", std::to_string(config.o_bias)},
-          {"qk_norm", std::to_string(config.qk_norm)}};
+  std::map<std::string, std::string> fields = layer_fields(config.layers);
+  fields["architecture"] = architecture_name(config.architecture);
+  fields["vocab_size"] = std::to_string(config.vocab_size);
+  fields["hidden_size"] = std::to_string(config.hidden_size);
+  fields["num_layers"] = std::to_string(config.num_layers());
+  fields["rms_norm_eps"] = fmt::format("{}", config.rms_norm_eps);
+  return fields;
 }
 
 std::vector<float> rope_values(const ModelConfig& config) {

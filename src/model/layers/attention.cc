@@ -1,0 +1,110 @@
+#include "model/layers/attention.h"
+
+#include <cmath>
+
+#include "attention/executor.h"
+#include "ops/rows/rope.h"
+
+namespace sluice {
+namespace {
+
+// bf16 [num_rows, (num_q_heads + 2 * num_kv_heads) * padded]
+TensorView cut_qkv(Arena& arena, const Attention& attention, int64_t num_rows) {
+  const int64_t num_heads = int64_t{attention.num_q_heads} + 2 * int64_t{attention.num_kv_heads};
+  return arena.tensor(DType::kBF16, {num_rows, num_heads * attention.padded_head_dim()});
+}
+
+}  // namespace
+
+int64_t Attention::num_parameters(int64_t hidden) const {
+  int64_t count = hidden * (q_width() + kv_width()) + q_width() * hidden;  // q, k, v and o
+  if (qkv_bias) count += q_width() + kv_width();
+  if (o_bias) count += hidden;
+  if (qk_norm) count += 2 * int64_t{head_dim};
+  return count;
+}
+
+void Attention::describe(std::map<std::string, std::string>& fields) const {
+  fields["num_q_heads"] = std::to_string(num_q_heads);
+  fields["num_kv_heads"] = std::to_string(num_kv_heads);
+  fields["head_dim"] = std::to_string(head_dim);
+  fields["qkv_bias"] = std::to_string(qkv_bias);
+  fields["o_bias"] = std::to_string(o_bias);
+  fields["qk_norm"] = std::to_string(qk_norm);
+}
+
+// q, k and v share one matrix, so one product computes all three.
+Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& prefix,
+                                      int64_t hidden) const {
+  const std::string name = prefix + "self_attn.";
+  const HeadPadding heads = padding();
+  const int64_t q_rows = int64_t{num_q_heads} * heads.padded_head_dim;
+  const int64_t kv_rows = int64_t{num_kv_heads} * heads.padded_head_dim;
+  Weights w;
+  w.qkv = layout.matrix(q_rows + 2 * kv_rows, hidden);
+  layout.add_head_rows(name + "q_proj.weight", w.qkv, 0, num_q_heads, heads);
+  layout.add_head_rows(name + "k_proj.weight", w.qkv, num_q_heads, num_kv_heads, heads);
+  layout.add_head_rows(name + "v_proj.weight", w.qkv, num_q_heads + num_kv_heads, num_kv_heads,
+                       heads);
+  if (qkv_bias) {
+    w.qkv_bias = layout.vector(q_rows + 2 * kv_rows);
+    layout.add_head_vector(name + "q_proj.bias", w.qkv_bias.rows(0, q_rows), heads);
+    layout.add_head_vector(name + "k_proj.bias", w.qkv_bias.rows(q_rows, kv_rows), heads);
+    layout.add_head_vector(name + "v_proj.bias", w.qkv_bias.rows(q_rows + kv_rows, kv_rows), heads);
+  }
+  if (qk_norm) {
+    w.q_norm = layout.vector(heads.padded_head_dim);
+    layout.add_head_vector(name + "q_norm.weight", w.q_norm, heads, 1);
+    w.k_norm = layout.vector(heads.padded_head_dim);
+    layout.add_head_vector(name + "k_norm.weight", w.k_norm, heads, 1);
+  }
+  w.o = layout.matrix(hidden, q_rows);
+  layout.add_head_columns(name + "o_proj.weight", w.o, heads);
+  if (o_bias) {
+    w.o_bias = layout.vector(hidden);
+    layout.add_vector(name + "o_proj.bias", w.o_bias);
+  }
+  return w;
+}
+
+size_t Attention::scratch_bytes(int64_t num_rows) const {
+  Arena plan;
+  cut_qkv(plan, *this, num_rows);
+  return plan.used_bytes();
+}
+
+void Attention::begin(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
+  Arena arena = tile.scratch;
+  const TensorView qkv = cut_qkv(arena, *this, tile.count);
+  const TensorView q = call.q.rows(tile.begin, tile.count);
+  matmul(call.stream, {.x = tile.x, .weight = weights.qkv, .bias = weights.qkv_bias, .out = qkv});
+  rope_and_write_kv(call.stream, {.qkv = qkv,
+                                  .q_norm = weights.q_norm,
+                                  .k_norm = weights.k_norm,
+                                  .norm_eps = call.norm_eps,
+                                  .norm_channels = head_dim,
+                                  .cos_sin = call.cos_sin.rows(tile.begin, tile.count),
+                                  .q_out = q,
+                                  .kv = call.kv,
+                                  .kv_rows = call.pass.kv_rows.rows(tile.begin, tile.count)});
+  call.tap("q", tile.begin, q);
+}
+
+// The scale uses the model's head_dim: padding channels add nothing to a score.
+void Attention::attend(const LayerCall& call) const {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  call.executor.attend(call.stream, call.pass,
+                       {.layer = call.kv_layer, .q = call.q, .out = call.q, .scale = scale});
+  call.tap("attn_out", 0, call.q);
+}
+
+void Attention::finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
+  const int64_t width = int64_t{num_q_heads} * padded_head_dim();
+  matmul(call.stream, {.x = call.q.rows(tile.begin, tile.count).reshape({tile.count, width}),
+                       .weight = weights.o,
+                       .bias = weights.o_bias,
+                       .out = tile.out});
+  call.tap("attn_proj", tile.begin, tile.out);
+}
+
+}  // namespace sluice

@@ -1,0 +1,67 @@
+// Attention: softmax attention over KV with grouped query heads and rotary positions.
+//
+// A kind of token mixer of a layer (model/layer_spec.h). Families differ in the optional weights
+// alone. Thread rule: a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "model/head_padding.h"
+#include "model/layers/layer_call.h"
+#include "model/weight_layout.h"
+#include "ops/matmul/matmul.h"
+
+namespace sluice {
+
+struct Attention {
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_q_heads
+  int32_t head_dim = 0;   // even, at most 256; num_q_heads * head_dim may differ from hidden_size
+  bool qkv_bias = false;  // q, k and v projections have a bias
+  bool o_bias = false;    // the output projection has one
+  bool qk_norm = false;   // RMSNorm of each q and k head before rope
+
+  // Views are empty where the family has no such tensor. `padded` is padded_head_dim().
+  struct Weights {
+    PackedWeight qkv;     // [(num_q_heads + 2 * num_kv_heads) * padded, hidden]: q, k, v
+    TensorView qkv_bias;  // bf16 [same rows], Qwen2
+    TensorView q_norm;    // bf16 [padded], Qwen3
+    TensorView k_norm;    // bf16 [padded], Qwen3
+    PackedWeight o;       // [hidden, num_q_heads * padded]
+    TensorView o_bias;    // bf16 [hidden], Llama with attention_bias
+  };
+
+  bool operator==(const Attention&) const = default;
+
+  // Channels of a head in memory: head_dim rounded up, since kernels and KV blocks take whole
+  // vectors of 16. The added channels are zeros at the end of each half of the head
+  // (model/head_padding.h).
+  int32_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
+  HeadPadding padding() const {
+    return {.head_dim = head_dim, .padded_head_dim = padded_head_dim()};
+  }
+  int64_t q_width() const { return int64_t{num_q_heads} * head_dim; }
+  int64_t kv_width() const { return 2 * int64_t{num_kv_heads} * head_dim; }  // of k and v
+
+  int64_t num_parameters(int64_t hidden) const;
+  int64_t products_per_row(int64_t hidden) const { return hidden * (2 * q_width() + kv_width()); }
+  // Multiply-adds for a row and a token that it attends to: q k^T and p v.
+  int64_t products_per_pair() const { return 2 * q_width(); }
+  void describe(std::map<std::string, std::string>& fields) const;
+
+  Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
+  size_t scratch_bytes(int64_t num_rows) const;
+
+  // Before attention, for one tile: q k v, rope, KV write. Queries go to the buffer of all rows.
+  void begin(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
+  // Attention of all rows. The output overwrites the queries, so no second buffer of that size
+  // exists.
+  void attend(const LayerCall& call) const;
+  // After attention, for one tile: output projection.
+  void finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
+};
+
+}  // namespace sluice

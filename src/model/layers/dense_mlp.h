@@ -1,0 +1,36 @@
+// DenseMlp: an MLP whose hidden channels are gated by SiLU (SwiGLU), of Qwen and Llama.
+//
+// A kind of MLP of a layer (model/layer_spec.h). Thread rule: a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "model/layers/layer_call.h"
+#include "model/weight_layout.h"
+#include "ops/matmul/matmul.h"
+
+namespace sluice {
+
+struct DenseMlp {
+  int32_t intermediate_size = 0;
+
+  struct Weights {
+    PackedWeight gate_up;  // [2 * intermediate, hidden]: gate, up
+    PackedWeight down;     // [hidden, intermediate]
+  };
+
+  int64_t num_parameters(int64_t hidden) const { return 3 * hidden * intermediate_size; }
+  int64_t products_per_row(int64_t hidden) const { return 3 * hidden * intermediate_size; }
+  void describe(std::map<std::string, std::string>& fields) const;
+
+  Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
+  size_t scratch_bytes(int64_t num_rows) const;
+
+  // out = down (silu(gate x) * up x)
+  void enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,48 @@
+// LayerCall: what the kinds of layers get to enqueue their part of a pass.
+//
+// Made by Decoder for each layer. Thread rule: the engine's thread; values that live for one call.
+#pragma once
+
+#include <cstdint>
+
+#include "core/arena.h"
+#include "core/ids.h"
+#include "core/tensor_view.h"
+#include "device/device.h"
+#include "model/tap.h"
+#include "ops/kv_blocks.h"
+
+namespace sluice {
+
+class Executor;
+struct AttentionPass;
+
+// One layer of a pass. All views are device memory.
+struct LayerCall {
+  Stream& stream;
+  LayerId layer;     // in the model; names taps
+  LayerId kv_layer;  // LayerSpec::kv_layer
+  float norm_eps = 0.0f;
+  TapSink* taps = nullptr;  // or null
+
+  // Of layers with KV.
+  Executor& executor;
+  const AttentionPass& pass;  // where the pass's KV goes and is
+  KvBlocksView kv;            // where this layer's k and v go
+  TensorView q;               // bf16 [num_rows, num_q_heads, padded head_dim], all rows of the pass
+  TensorView cos_sin;         // f32 [num_rows, 2, padded head_dim / 2]
+
+  // Captures rows as "layer.I.WHAT" if the sink wants them.
+  void tap(const char* what, int64_t row_begin, const TensorView& rows) const;
+};
+
+// Consecutive rows that go through projections and MLP together.
+struct RowTile {
+  int64_t begin = 0;
+  int64_t count = 0;
+  TensorView x;    // bf16 [count, hidden]: the norm's output
+  TensorView out;  // bf16 [count, hidden]: the next norm adds it to the residual stream
+  Arena scratch;   // as many bytes as scratch_bytes of the layer's kind says
+};
+
+}  // namespace sluice

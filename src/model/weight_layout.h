@@ -1,0 +1,70 @@
+// WeightLayout: cuts the memory of weights from an arena, and lists the tensors of a checkpoint
+// that fill it.
+//
+// Made by Weights, and given to each kind of layer (model/layers), which adds what it needs; so one
+// list drives the plan, loading, dummy weights and the check of names. Thread rule: a local
+// variable of one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/tensor_view.h"
+#include "device/device.h"
+#include "model/head_padding.h"
+#include "ops/matmul/matmul.h"
+
+namespace sluice {
+
+// Which axis of a tensor is made of head channels and may have to be padded.
+enum class HeadAxis { kNone, kRows, kColumns };
+
+// One tensor of a checkpoint and its destination: `matrix` or `vector`, never both.
+struct WeightSource {
+  std::string name;
+  std::vector<int64_t> shape;  // in the checkpoint, before padding
+  PackedWeight matrix;         // the tensor fills its rows from row_begin on
+  int64_t row_begin = 0;       // in `matrix`, padding included
+  HeadAxis heads = HeadAxis::kNone;
+  HeadPadding padding = {};  // of `heads`
+  TensorView vector;         // bf16; the tensor fills all of it
+  float dummy_mean = 0;      // mean of dummy weights: 1 for norms, else 0
+
+  // Whether the tensor has to be widened on the host before it is stored.
+  bool pads() const { return heads != HeadAxis::kNone && padding.present(); }
+};
+
+class WeightLayout {
+ public:
+  // Appends to `sources`. Aliasing: all three outlive this object.
+  WeightLayout(Arena& arena, Device& device, std::vector<WeightSource>& sources)
+      : arena_(arena), device_(device), sources_(sources) {}
+
+  // Cuts memory of a matrix, and of a vector (bf16).
+  PackedWeight matrix(int64_t num_rows, int64_t num_cols);
+  TensorView vector(int64_t length) { return arena_.tensor(DType::kBF16, {length}); }
+
+  // These list one tensor each, and what it fills: rows of a matrix, or a vector.
+  void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
+                int64_t num_rows);
+  void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
+
+  // The same for tensors of head channels, which the checkpoint has without padding: `num_heads`
+  // heads from head `head_begin` of the matrix on, whole heads of a vector, and a matrix whose
+  // columns are heads.
+  void add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
+                     int64_t num_heads, const HeadPadding& padding);
+  void add_head_vector(const std::string& name, const TensorView& vector,
+                       const HeadPadding& padding, float dummy_mean = 0);
+  void add_head_columns(const std::string& name, const PackedWeight& matrix,
+                        const HeadPadding& padding);
+
+ private:
+  Arena& arena_;
+  Device& device_;
+  std::vector<WeightSource>& sources_;
+};
+
+}  // namespace sluice
