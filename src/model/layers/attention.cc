@@ -16,14 +16,6 @@ TensorView cut_qkv(Arena& arena, const Attention& attention, int64_t num_rows) {
 
 }  // namespace
 
-int64_t Attention::num_parameters(int64_t hidden) const {
-  int64_t count = hidden * (q_width() + kv_width()) + q_width() * hidden;  // q, k, v and o
-  if (qkv_bias) count += q_width() + kv_width();
-  if (o_bias) count += hidden;
-  if (qk_norm) count += 2 * int64_t{head_dim};
-  return count;
-}
-
 void Attention::describe(std::map<std::string, std::string>& fields) const {
   fields["num_q_heads"] = std::to_string(num_q_heads);
   fields["num_kv_heads"] = std::to_string(num_kv_heads);

@@ -46,7 +46,13 @@ struct Attention {
   int64_t q_width() const { return int64_t{num_q_heads} * head_dim; }
   int64_t kv_width() const { return 2 * int64_t{num_kv_heads} * head_dim; }  // of k and v
 
-  int64_t num_parameters(int64_t hidden) const;
+  int64_t num_parameters(int64_t hidden) const {
+    int64_t count = hidden * (q_width() + kv_width()) + q_width() * hidden;  // q, k, v and o
+    if (qkv_bias) count += q_width() + kv_width();
+    if (o_bias) count += hidden;
+    if (qk_norm) count += 2 * int64_t{head_dim};
+    return count;
+  }
   int64_t products_per_row(int64_t hidden) const { return hidden * (2 * q_width() + kv_width()); }
   // Multiply-adds for a row and a token that it attends to: q k^T and p v.
   int64_t products_per_pair() const { return 2 * q_width(); }
