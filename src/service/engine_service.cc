@@ -115,9 +115,7 @@ int64_t EngineService::max_model_len() const { return engine_->plan().max_model_
 
 int32_t EngineService::vocab_size() const { return engine_->config().vocab_size; }
 
-SamplingParams EngineService::default_sampling_params() const {
-  return engine_->config().sampling;
-}
+SamplingParams EngineService::default_sampling_params() const { return engine_->config().sampling; }
 
 KvFacts EngineService::kv_facts() const { return kv_facts_of(*engine_); }
 
