@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints docs/kernels/measured.md: what the GPU benchmarks printed in one run.
+"""Prints docs/measured/kernels.md: what the GPU benchmarks printed in one run.
 
-    tools/gpu/measured.py LOGS >docs/kernels/measured.md
+    tools/gpu/measured.py LOGS >docs/measured/kernels.md
 
 LOGS is the folder in which tools/gpu/run_bundle.sh left the output of each benchmark. `make
 gpu-bench` calls this after a run of all benchmarks on a machine with a GPU.
@@ -14,8 +14,8 @@ from pathlib import Path
 HEAD = """# Measured on a GPU
 
 What the GPU benchmarks printed in one run, on {day}. `make gpu-bench` writes this file; do not edit
-it. Each line has its bound, measured in the same run. [cuda_attention.md](cuda_attention.md) and
-[cuda_ops.md](cuda_ops.md) say what the numbers mean, [benchmarks.md](../benchmarks.md) has whole models.
+it. Each line has its bound, measured in the same run. [cuda_attention.md](../kernels/cuda_attention.md) and
+[cuda_ops.md](../kernels/cuda_ops.md) say what the numbers mean, [benchmarks.md](../benchmarks.md) has whole models.
 """
 
 

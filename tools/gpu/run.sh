@@ -4,7 +4,7 @@
 #
 #   tools/gpu/run.sh test|bench|sanitize [NAME...]
 #
-# A run of all benchmarks on a GPU also writes docs/kernels/measured.md.
+# A run of all benchmarks on a GPU also writes docs/measured/kernels.md.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mode="${1:?give test, bench or sanitize}"
@@ -31,5 +31,5 @@ if "$is_whole_bench"; then rm -f out/gpu/*_bench.log; fi  # of other runs
 tools/with-gpu tools/gpu/run_bundle.sh build/cuda/bundle/sluice-gpu "$mode" "$@"
 if "$is_whole_bench"; then
   python3 tools/gpu/measured.py out/gpu >out/gpu/measured.md
-  mv out/gpu/measured.md docs/kernels/measured.md
+  mv out/gpu/measured.md docs/measured/kernels.md
 fi

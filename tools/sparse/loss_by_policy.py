@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures next-token loss and KL under prefill policies beside `full`: the table of docs/policies_measured.md.
+"""Measures next-token loss and KL under prefill policies beside `full`: the table of docs/measured/policies.md.
 
 Reads the first --length tokens of a text once under each policy (`LLM.trace`) and takes the logits of
 the tokens from --beyond on; what lies before is dense by the default threshold of 4,096. A row has

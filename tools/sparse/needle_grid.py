@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures how well sparse policies find needles and how much they move: the table of docs/policies_measured.md.
+"""Measures how well sparse policies find needles and how much they move: the table of docs/measured/policies.md.
 
 Runs `sluice-eval needle` once for each row of the grid below, with KV on the device and on the host, and
 prints a Markdown table: needles found (mean scores for kinds of RULER), the share of tokens that
