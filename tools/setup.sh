@@ -2,16 +2,18 @@
 # Installs what is missing on Debian 12 (or a relative of it) to build Sluice, through apt only.
 #
 #   tools/setup.sh build     to build and run the demo
-#   tools/setup.sh test      and to run the tests
+#   tools/setup.sh test      and to run the tests; as grammar
+#   tools/setup.sh grammar   to build with structured output: compiles xgrammar once, from PyPI
 #   tools/setup.sh bench     to build the benchmarks, with oneDNN to compare with
 #   tools/setup.sh model     to get a real model (make smollm2)
 #   tools/setup.sh page      to test the page in a browser
-#   tools/setup.sh python   to install the Python package (pip install .)
+#   tools/setup.sh python   to install the Python package (pip install .); as grammar
 #   tools/setup.sh load-tools   to load the server with programs of Debian (make client-test)
 #   tools/setup.sh silent-peer   to cut the link of its clients (make client-test)
 #   tools/setup.sh ci        as test, and for .ci/run
 #
-# Uses root or sudo only when something is missing. Prints nothing if nothing is missing.
+# Uses root or sudo only when something is missing. Prints nothing if nothing is missing. Where
+# xgrammar cannot be fetched, builds go on without structured output.
 set -eu
 
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
@@ -28,6 +30,7 @@ silent_peer="iproute2"
 case "${1:-build}" in
   build) packages="$build" ;;
   test) packages="$build $test" ;;
+  grammar) packages="$build python3" ;;
   bench) packages="$build $bench" ;;
   model) packages="$model" ;;
   page) packages="$page" ;;
@@ -36,18 +39,32 @@ case "${1:-build}" in
   load-tools) packages="$load_tools" ;;
   silent-peer) packages="$silent_peer" ;;
   *)
-    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci," \
+    echo "setup.sh: unknown set '$1'; give build, test, grammar, bench, model, page, python, ci," \
       "load-tools or silent-peer" >&2
     exit 2
     ;;
 esac
+
+get_xgrammar() {
+  case "$1" in
+    test | grammar | python | ci) ;;
+    *) return 0 ;;
+  esac
+  status=0
+  "$(dirname "$0")/build_xgrammar.sh" || status=$?
+  [ "$status" -ne 75 ] || echo "setup: without xgrammar, builds have no structured output"
+  [ "$status" -eq 0 ] || [ "$status" -eq 75 ]
+}
 
 missing=""
 for package in $packages; do
   dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
     missing="$missing $package"
 done
-[ -n "$missing" ] || exit 0
+if [ -z "$missing" ]; then
+  get_xgrammar "${1:-build}"
+  exit
+fi
 
 if ! command -v apt-get >/dev/null; then
   echo "setup.sh: this system has no apt; install by hand what these packages hold:$missing" >&2
@@ -75,3 +92,4 @@ if ! $as_root env DEBIAN_FRONTEND=noninteractive \
   echo "setup.sh: apt-get could not install:$missing" >&2
   exit 1
 fi
+get_xgrammar "${1:-build}"

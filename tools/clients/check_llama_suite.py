@@ -3,7 +3,8 @@
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "suites"))
+TOOLS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TOOLS / "clients/suites"), str(TOOLS)]
 
 import runner
 import sdist

@@ -1,7 +1,9 @@
-"""Folders of source distributions on PyPI, whose tests are run here and never copied into the repository.
+"""Folders of source distributions on PyPI, which are unpacked outside of the repository and never copied into it.
 
 pip cannot fetch an sdist without building it, and these need CMake or PyTorch for that. So this asks the index as pip
 does (PEP 691), at PIP_INDEX_URL if that is set. Standard library only.
+
+    python3 tools/sdist.py PROJECT VERSION SHA256 ROOT PREFIX...   prints the folder under ROOT; exit 75 without PyPI
 """
 
 import hashlib
@@ -62,11 +64,16 @@ def unpack(archive, prefixes, folder):
                 shutil.copyfileobj(source, copy)
 
 
-def folder_of(project, version, sha256, prefixes):
+def suites_root():
+    """Where the tests of other servers are kept."""
+    default = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "sluice-clients"
+    return pathlib.Path(os.environ.get("CLIENTS_DIR", default)) / "suites"
+
+
+def folder_of(project, version, sha256, prefixes, root=None):
     """Where the files lie: unpacked once, and again when what is asked for changes. Raises Unreachable."""
     filename = f"{project.replace('-', '_')}-{version}.tar.gz"
-    default = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "sluice-clients"
-    root = pathlib.Path(os.environ.get("CLIENTS_DIR", default)) / "suites"
+    root = root or suites_root()
     folder, wanted = root / project, json.dumps([filename, sha256, prefixes])
     stamp = root / f"{project}.json"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -84,3 +91,17 @@ def folder_of(project, version, sha256, prefixes):
         shutil.copytree(made, folder)
     stamp.write_text(wanted, encoding="utf-8")
     return folder
+
+
+def main():
+    project, version, sha256, root, *prefixes = sys.argv[1:]
+    try:
+        print(folder_of(project, version, sha256, prefixes, pathlib.Path(root)))
+    except Unreachable as error:
+        print(f"sdist.py: {error}", file=sys.stderr)
+        return 75
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

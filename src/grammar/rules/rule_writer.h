@@ -1,0 +1,65 @@
+// RuleWriter: collects the rules of a grammar as text, in the notation that xgrammar reads (EBNF).
+//
+// Used by what makes grammars of schemas, regular expressions and choices. Expressions are texts;
+// an expression with alternatives is in parentheses. Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/automata/automaton.h"
+
+namespace sluice {
+
+// A grammar's text beyond this is refused: it would take minutes to compile.
+inline constexpr size_t kMaxRuleBytes = 4 << 20;
+
+inline constexpr char kAnyQuoted[] = "json_text";
+
+class RuleWriter {
+ public:
+  // A name that no rule has yet, for `set`. REQUIRES: `stem` is letters and underscores.
+  std::string new_name(std::string_view stem);
+  // Errors: kInvalidArgument beyond kMaxRuleBytes.
+  void set(std::string_view name, std::string_view body);
+  // Adds a rule and returns its name.
+  std::string add(std::string_view stem, std::string_view body);
+
+  // The rest of a text within quotes that an automaton accepts, closing quote included: characters
+  // that JSON must escape are escaped, and those beyond ASCII may be. Returns the first rule's
+  // name. Where any text may follow the rule is kAnyQuoted, which xgrammar compiles in a tenth of
+  // the time; the caller adds it.
+  std::string add_quoted(std::string_view stem, const Automaton& language);
+  // The texts of an automaton as they are.
+  std::string add_plain(std::string_view stem, const Automaton& language);
+
+  // The name of the rule for the four digits (two times four with a pair) that stand for a
+  // character of the set after a \u, in both cases of letters. Empty for an empty set.
+  std::string unicode_escape(const CharSet& set);
+
+  std::string finish() && { return std::move(text_); }
+
+ private:
+  template <typename Alternatives>
+  std::string add_automaton(std::string_view stem, const Automaton& language,
+                            const Alternatives& alternatives, std::string_view end,
+                            const char* any_rest);
+
+  std::string text_;
+  int64_t num_names_ = 0;
+  std::map<std::vector<CharRange>, std::string> escapes_;
+};
+
+// `text` as a literal of the notation.
+std::string rule_literal(std::string_view text);
+// The characters of a set as a class of the notation. REQUIRES: not empty.
+std::string rule_class(const CharSet& set);
+// Alternatives in parentheses; REQUIRES: at least one.
+std::string rule_choice(const std::vector<std::string>& alternatives);
+// A text within quotes, as JSON: as it stands, or with characters beyond ASCII escaped.
+std::string quoted_literal(RuleWriter& writer, std::string_view text);
+
+}  // namespace sluice

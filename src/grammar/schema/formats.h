@@ -1,0 +1,14 @@
+// The formats of texts that are enforced (`format` of JSON Schema), as regular expressions.
+#pragma once
+
+#include <string_view>
+
+#include "grammar/automata/automaton.h"
+
+namespace sluice {
+
+bool has_format(std::string_view name);
+// REQUIRES: has_format(name).
+const Automaton& format_texts(std::string_view name);
+
+}  // namespace sluice

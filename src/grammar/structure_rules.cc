@@ -1,0 +1,71 @@
+// Each kind of structure as rules; schemas and regular expressions are never read by the library,
+// which would drop a part of them.
+#include "grammar/structure_rules.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "grammar/automata/regex.h"
+#include "grammar/grammar.h"
+#include "grammar/rules/rule_writer.h"
+#include "grammar/schema/schema_grammar.h"
+
+namespace sluice {
+namespace {
+
+// Anchors at the ends change nothing: the whole answer matches.
+std::string rules_of_regex(const std::string& regex) {
+  const Automaton texts = of_regex(regex, RegexUse::kWhole);
+  if (texts.empty()) fail(ErrorCode::kInvalidArgument, "regular expression: no text matches it");
+  RuleWriter rules;
+  rules.set("root", rules.add_plain("text", texts));
+  return std::move(rules).finish();
+}
+
+std::string rules_of_choices(const std::vector<std::string>& choices) {
+  if (choices.empty()) fail(ErrorCode::kInvalidArgument, "choice: it is empty; give texts");
+  std::vector<std::string> literals;
+  for (const std::string& choice : choices) {
+    if (choice.empty()) fail(ErrorCode::kInvalidArgument, "choice: a text is empty; leave it out");
+    literals.push_back(rule_literal(choice));
+  }
+  RuleWriter rules;
+  rules.set("root", rule_choice(literals));
+  return std::move(rules).finish();
+}
+
+void check_size(const StructuredOutput& structure) {
+  size_t num_bytes = structure.text.size();
+  for (const std::string& choice : structure.choices) num_bytes += choice.size();
+  if (num_bytes <= kMaxStructureBytes) return;
+  fail(ErrorCode::kInvalidArgument, "structured output: {} bytes; at most {} are read", num_bytes,
+       kMaxStructureBytes);
+}
+
+}  // namespace
+
+// Any JSON object is that of a schema, since xgrammar's own grammar of JSON forbids tokens that end
+// several things at once.
+StructureRules structure_rules(const StructuredOutput& structure) {
+  check_size(structure);
+  switch (structure.kind) {
+    case StructureKind::kRegex:
+      return {rules_of_regex(structure.text), {}};
+    case StructureKind::kChoice:
+      return {rules_of_choices(structure.choices), {}};
+    case StructureKind::kGrammar:
+      check_rules(structure.text);
+      return {structure.text, {}};
+    case StructureKind::kJsonSchema:
+    case StructureKind::kJsonObject:
+      break;
+  }
+  Refusals refusals(structure.is_lenient);
+  const bool is_any = structure.kind == StructureKind::kJsonObject;
+  std::string rules = schema_grammar(is_any ? R"({"type":"object"})" : structure.text, refusals);
+  return {std::move(rules), refusals.ignored()};
+}
+
+}  // namespace sluice

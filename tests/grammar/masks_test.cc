@@ -1,0 +1,103 @@
+// Masks against brute force: a token is allowed exactly if its text is, byte by byte.
+//
+// Vocabularies have tokens that cross the structure of a document; documents are random walks under
+// the masks themselves.
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "grammar/byte_tokens.h"
+#include "grammar/structure_rules.h"
+
+namespace sluice {
+namespace {
+
+const char* const kSchemas[] = {
+    R"({"type":"object"})",
+    R"({"type":"array","items":{"type":"string","maxLength":5}})",
+    R"({"type":"object","properties":{"name":{"type":"string","pattern":"^[A-Z][a-z]*$"},
+        "size":{"type":"integer","minimum":3,"maximum":1200},
+        "tags":{"type":"array","items":{"enum":["a","b\"","é"]}}},
+        "required":["name","tags"]})",
+    R"({"$defs":{"n":{"type":"object","properties":{"v":{"type":"number"},
+        "next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["v","next"],
+        "additionalProperties":false}},"$ref":"#/$defs/n"})",
+    R"({"type":"object","patternProperties":{"^x":{"type":"boolean"}},
+        "additionalProperties":{"format":"date","type":"string"},"minProperties":1})",
+};
+
+// Tokens of one to four pieces of JSON.
+std::vector<std::string> mixed_tokens(std::mt19937& random) {
+  const std::vector<std::string> pieces = {
+      "{", "}", "[", "]", ",", ":",   "\"",   " ",   "\n",   "a", "x",    "name",
+      "1", "0", "-", ".", "e", "\\u", "00e9", "\\n", "\\\"", "é", "null", "true"};
+  std::vector<std::string> tokens = {
+      "\"}]", "\"}]}", "},", "\":", "\", \"", "\xC3", "\xA9\"", "\xF0\x9F"};
+  for (int i = 0; i < 400; ++i) {
+    std::string token;
+    for (unsigned n = 1 + random() % 4; n > 0; --n) token += pieces[random() % pieces.size()];
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+class Masks : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Masks, EqualBruteForceAtRandomPlaces) {
+  if (!has_grammar_library()) GTEST_SKIP() << "this build has no xgrammar";
+  std::mt19937 random(7);
+  const TokenTable table = byte_tokens(mixed_tokens(random));
+  const auto library = make_grammar_library(table);
+  const auto grammar = library->compile(
+      structure_rules({.kind = StructureKind::kJsonSchema, .text = GetParam()}).rules);
+  std::vector<int32_t> words((table.bytes.size() + 31) / 32);
+  const auto bit = [&](size_t id) { return (words[id / 32] >> (id % 32) & 1) != 0; };
+  for (int document = 0; document < 40; ++document) {
+    const auto matcher = grammar->make_matcher();
+    const auto bytewise = grammar->make_matcher();
+    for (int step = 0; step < 30; ++step) {
+      matcher->fill_mask(words);
+      std::vector<int32_t> allowed;
+      for (size_t id = 0; id < table.bytes.size(); ++id) {
+        const std::string& text = table.bytes[id];
+        const size_t taken = accept_bytes(*bytewise, text);
+        bytewise->rollback(static_cast<int64_t>(taken));
+        const bool is_allowed = static_cast<int32_t>(id) == kEndToken
+                                    ? bytewise->is_complete()
+                                    : !text.empty() && taken == text.size();
+        ASSERT_EQ(bit(id), is_allowed) << "token \"" << text << "\" at step " << step;
+        if (is_allowed) allowed.push_back(static_cast<int32_t>(id));
+      }
+      ASSERT_FALSE(allowed.empty());
+      const int32_t next = allowed[random() % allowed.size()];
+      ASSERT_TRUE(matcher->accept(next));
+      if (next == kEndToken) break;
+      accept_bytes(*bytewise, table.bytes[static_cast<size_t>(next)]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schemas, Masks, ::testing::ValuesIn(kSchemas));
+
+TEST(Matcher, RollsBackAlsoOverItsEnd) {
+  if (!has_grammar_library()) GTEST_SKIP() << "this build has no xgrammar";
+  const auto library = make_grammar_library(byte_tokens());
+  const auto grammar = library->compile("root ::= \"ab\" | \"ac\"\n");
+  const auto matcher = grammar->make_matcher();
+  EXPECT_TRUE(matcher->accept('a'));
+  EXPECT_FALSE(matcher->accept('a'));
+  EXPECT_FALSE(matcher->accept(kEndToken));
+  EXPECT_TRUE(matcher->accept('b'));
+  EXPECT_TRUE(matcher->is_complete());
+  EXPECT_TRUE(matcher->accept(kEndToken));
+  EXPECT_TRUE(matcher->has_ended());
+  matcher->rollback(2);
+  EXPECT_FALSE(matcher->has_ended());
+  EXPECT_TRUE(matcher->accept('c'));
+  EXPECT_TRUE(matcher->is_complete());
+}
+
+}  // namespace
+}  // namespace sluice

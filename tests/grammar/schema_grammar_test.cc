@@ -1,0 +1,146 @@
+// Schemas become grammars of exactly the documents that they allow.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "grammar/byte_tokens.h"
+#include "grammar/structure_rules.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+class SchemaGrammar : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_grammar_library()) GTEST_SKIP() << "this build has no xgrammar";
+    library_ = make_grammar_library(byte_tokens());
+  }
+
+  std::shared_ptr<const Grammar> compile(const StructuredOutput& structure) {
+    return library_->compile(structure_rules(structure).rules);
+  }
+  void expect(const char* schema, const std::vector<std::string>& valid,
+              const std::vector<std::string>& invalid) {
+    const auto grammar = compile({.kind = StructureKind::kJsonSchema, .text = schema});
+    for (const auto& text : valid) EXPECT_TRUE(accepts(*grammar, text)) << schema << "\n" << text;
+    for (const auto& text : invalid)
+      EXPECT_FALSE(accepts(*grammar, text)) << schema << "\n" << text;
+  }
+
+  std::unique_ptr<GrammarLibrary> library_;
+};
+
+// What xgrammar's own reading of schemas lets through, and what it wrongly forbids.
+TEST_F(SchemaGrammar, EnforcesWhatOthersDrop) {
+  expect(R"({"allOf":[{"type":"integer"},{"minimum":5}]})", {"5", "17"}, {"3", "5.5", "\"5\""});
+  expect(R"({"type":"string","pattern":"^a","minLength":2})", {R"("ab")"}, {R"("a")", R"("ba")"});
+  expect(R"({"enum":["","a"],"maxLength":0})", {R"("")"}, {R"("a")"});
+  expect(R"({"oneOf":[{"type":"string"},{"type":"null"}]})", {R"("")", "null"}, {"1"});
+  expect(R"({"type":"string","maxLength":2})",
+         {R"("\"\n")", R"("\u00e9\ud83d\ude00")", "\"\xF0\x9F\x98\x80\xC3\xA9\"", R"("")"},
+         {R"("abc")", "\"\t\"", "\"\n\"", R"("\u00e9\u00e9\u00e9")", R"("\ud83d")"});
+  expect(R"({"type":"string","pattern":"^[^a]$"})", {R"("\"")", R"("b")", R"("\u00e9")", R"("\t")"},
+         {R"(""")", R"("\u0061")", R"("a")", "\"\t\""});
+  expect(R"({"type":"string","pattern":"b"})", {R"("abc")"}, {R"("ac")"});
+  expect(R"({"type":"object","patternProperties":{"^x":{"type":"null"}},"required":["y"]})",
+         {R"({"y":1})", R"({"y":1,"xa":null})"}, {R"({"xa":null})", R"({"y":1,"xa":1})", "{}"});
+  expect(R"({"type":"object","properties":{"a":{"type":"integer"}}})",
+         {R"({"a":1,"b":"x"})", R"({"b":[]})", "{}"},
+         {R"({"a":"x"})", R"({"b":1,"a":"x"})", R"({"b":1,"\u0061":"x"})"});
+  expect(R"({"$ref":"#/$defs/p","minimum":3,"$defs":{"p":{"type":"integer"}}})", {"3"},
+         {"2", "\"a\""});
+}
+
+TEST_F(SchemaGrammar, KnowsNumbers) {
+  expect(R"({"type":"integer"})", {"0", "-1", "907"}, {"-0", "01", "1.0", "1e3", "+1", "--1", ""});
+  expect(R"({"type":"number"})", {"0", "-0", "1.50", "1e5", "-2E-07"},
+         {"01", ".5", "5.", "1e", "+1"});
+  expect(R"({"type":"number","minimum":-1.5,"exclusiveMaximum":2})", {"-1.5", "0", "1.999"},
+         {"-1.51", "2", "2.0", "1e0"});
+  expect(R"({"type":"integer","multipleOf":7,"minimum":8})", {"14", "7007"}, {"7", "15", "-14"});
+  expect(R"({"type":["integer","null"],"maximum":-10})", {"-10", "-999", "null"},
+         {"-9", "0", "10"});
+}
+
+TEST_F(SchemaGrammar, KnowsLists) {
+  expect(R"({"type":"array","items":{"type":"null"},"minItems":1,"maxItems":3})",
+         {"[null]", "[ null , null,null ]"}, {"[]", "[null,null,null,null]", "[1]", "[null,]"});
+  expect(R"({"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"items":false})",
+         {"[]", "[null]", "[null,true]"}, {"[true]", "[null,true,1]"});
+  expect(
+      R"({"type":"array","prefixItems":[{"type":"null"}],"items":{"type":"integer"},"minItems":2})",
+      {"[null,1]", "[null,1,2]"}, {"[null]", "[]", "[null,null]"});
+  expect(R"({"type":"array","maxItems":0})", {"[]", "[  ]"}, {"[1]"});
+  expect(R"({"type":"array","maxItems":1000000000})", {"[]", "[1,2]"}, {"1"});
+}
+
+TEST_F(SchemaGrammar, KnowsObjects) {
+  const char* closed = R"({"type":"object","properties":{"a":{"type":"null"},"b":{"type":"null"},
+    "c":{"type":"null"}},"required":["b"],"additionalProperties":false})";
+  expect(closed, {R"({"b":null})", R"({"a":null,"b":null})", R"({"b":null,"c":null})"},
+         {"{}", R"({"a":null})", R"({"c":null,"b":null})", R"({"b":null,"d":null})"});
+  expect(R"({"type":"object","additionalProperties":{"type":"integer"},"maxProperties":2})",
+         {"{}", R"({"x":1})", R"({"x":1,"y":2})"}, {R"({"x":1,"y":2,"z":3})", R"({"x":null})"});
+  expect(
+      R"({"type":"object","properties":{"a":{},"b":{},"c":{}},"minProperties":2,"maxProperties":2,
+             "additionalProperties":false})",
+      {R"({"a":1,"b":1})", R"({"a":1,"c":[]})"}, {"{}", R"({"a":1})", R"({"a":1,"b":1,"c":1})"});
+  expect(R"({"type":"object","propertyNames":{"pattern":"^[a-z]+$","maxLength":2}})",
+         {R"({"ab":1})", "{}"}, {R"({"abc":1})", R"({"A":1})", R"({"":1})"});
+  expect(R"({"type":"object","properties":{"a":false,"b":{"type":"null"}}})",
+         {R"({"b":null,"c":1})", "{}"}, {R"({"a":1})"});
+  expect(R"({"type":"object","properties":{"é\"":{"type":"null"}},"additionalProperties":false})",
+         {R"({"é\"":null})", R"({"\u00e9\"":null})", R"({"\u00E9\"":null})"}, {R"({"e":null})"});
+}
+
+TEST_F(SchemaGrammar, KnowsChoicesAndReferences) {
+  expect(R"({"$defs":{"node":{"type":"object","properties":{"v":{"type":"integer"},
+      "next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}},"required":["v","next"],
+      "additionalProperties":false}},"$ref":"#/$defs/node"})",
+         {R"({"v":1,"next":null})", R"({"v":1,"next":{"v":2,"next":null}})"}, {R"({"v":1})"});
+  expect(R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":false,
+      "anyOf":[{"required":["a"]},{"properties":{"a":{"maximum":-1}}}]})",
+         {R"({"a":1})", "{}"}, {R"({"a":null})"});
+  expect(
+      R"({"oneOf":[
+      {"type":"object","properties":{"k":{"const":"x"},"v":{"type":"integer"}},"required":["k"]},
+      {"type":"object","properties":{"k":{"const":"y"},"w":{"type":"null"}},"required":["k"]}]})",
+      {R"({"k":"x","v":1})", R"({"k":"y","w":null})"}, {R"({"k":"x","v":null})", R"({"k":"z"})"});
+  expect(R"({"enum":["é",1.5,null,{"a":[1,"x"]}]})",
+         {R"("é")", R"("\u00e9")", "1.5", "null", R"({ "a" : [1, "x"] })"}, {"1", R"({"a":[]})"});
+  // A branch that contains only itself has no value.
+  expect(
+      R"({"$defs":{"never":{"type":"object","required":["b"],
+      "properties":{"a":{"allOf":[{"$ref":"#/$defs/never"}]},"b":false}}},
+      "anyOf":[{"$ref":"#/$defs/never"},{"type":"null"}]})",
+      {"null"}, {"{}"});
+}
+
+TEST_F(SchemaGrammar, LimitsBlanks) {
+  expect(R"({"type":"object"})", {"{        }", "{\n\t\"a\" :  [ ]\r\n}"},
+         {"{         }", " {}", "{} ", "{\"a\":         1}"});
+}
+
+TEST_F(SchemaGrammar, KnowsOtherKinds) {
+  const auto regex = compile({.kind = StructureKind::kRegex, .text = R"(^[A-Z]{2}-\d+$)"});
+  EXPECT_TRUE(accepts(*regex, "AB-12"));
+  EXPECT_FALSE(accepts(*regex, "AB-"));
+  const auto choice =
+      compile({.kind = StructureKind::kChoice, .text = {}, .choices = {"yes", "no", "\"é"}});
+  EXPECT_TRUE(accepts(*choice, "yes"));
+  EXPECT_TRUE(accepts(*choice, "\"é"));
+  EXPECT_FALSE(accepts(*choice, "n"));
+  const auto rules =
+      compile({.kind = StructureKind::kGrammar, .text = "root ::= [a-b]{2} x\nx ::= \"!\"?\n"});
+  EXPECT_TRUE(accepts(*rules, "ab!"));
+  EXPECT_FALSE(accepts(*rules, "abc"));
+  EXPECT_TRUE(accepts(*compile({.kind = StructureKind::kJsonObject}), R"({"a":{"b":[1]}})"));
+  for (const char* bad : {"", "root ::= ", "root ::= missing", "x ::= \"a\"", "root ::= \"a"}) {
+    EXPECT_THROW(compile({.kind = StructureKind::kGrammar, .text = bad}), Error) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
