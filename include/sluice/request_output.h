@@ -17,10 +17,11 @@ enum class FinishReason {
   kStop,       // an end token, a stop id or a stop string
   kLength,     // max_tokens reached
   kCancelled,  // the caller asked; the text so far is kept
+  kError,      // the request could not go on; RequestOutput::error says why
 };
 
 std::string finish_reason_name(
-    FinishReason reason);  // "stop", "length", "cancelled"; "" while running
+    FinishReason reason);  // "stop", "length", "cancelled", "error"; "" while running
 
 struct TokenLogprob {
   int32_t token_id = 0;
@@ -74,6 +75,7 @@ struct RequestOutput {
   SpeculationCounts speculation;  // the request's drafts
   FinishReason finish_reason = FinishReason::kNone;
   std::string stop_reason;  // the stop string that ended it, if one did
+  std::string error;        // of kError
 
   bool finished() const { return finish_reason != FinishReason::kNone; }
 

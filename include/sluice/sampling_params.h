@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sluice/option_row.h"
+#include "sluice/structured_output.h"
 
 namespace sluice {
 
@@ -42,6 +44,8 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;       // -2 to 2
   float presence_penalty = 0.0f;        // -2 to 2
   std::optional<std::vector<int32_t>> allowed_token_ids;  // no other token is chosen; empty: all
+  // What the text must be. Excludes ignore_eos and min_tokens. Null: anything.
+  std::shared_ptr<const StructuredOutput> structured;
 
   int32_t max_tokens = 16;              // at least 1
   int32_t min_tokens = 0;               // no end token before this many

@@ -16,6 +16,8 @@ std::string finish_reason_name(FinishReason reason) {
       return "length";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
   return "";
 }
@@ -41,6 +43,7 @@ void RequestOutput::append(RequestOutput next) {
   speculation.add(next.speculation);
   finish_reason = next.finish_reason;
   stop_reason = std::move(next.stop_reason);
+  error = std::move(next.error);
 }
 
 }  // namespace sluice

@@ -41,6 +41,7 @@ EngineStations::EngineStations(const EngineOptions& options, EngineParts parts,
   scheduler = std::make_unique<Scheduler>(plan.passes.scheduler, *kv);
   observer = std::make_unique<Observer>(rank->residency(), rank->policies(), plan.kv_layout.block);
   answers = std::make_unique<Answers>(front->config().eos_ids);
+  grammars = std::make_unique<Grammars>(*front, now_ns);
   make_drafts(options, parts);
   solo = std::make_unique<Solo>(Solo::Stations{.front = *front,
                                                .rank = *rank,
@@ -139,8 +140,12 @@ void EngineStations::make_drafts(const EngineOptions& options, EngineParts& part
     return;
   }
   drafts = std::make_unique<SpeculativeDrafts>(
-      SpeculativeDrafts::Stations{
-          .rank = *rank, .kv = *kv, .observer = *observer, .answers = *answers, .now_ns = now_ns},
+      SpeculativeDrafts::Stations{.rank = *rank,
+                                  .kv = *kv,
+                                  .observer = *observer,
+                                  .answers = *answers,
+                                  .grammars = *grammars,
+                                  .now_ns = now_ns},
       Speculator::Parts{.options = resolved,
                         .limits = draft_limits(resolved, front->plan().passes.limits.max_seqs),
                         .vocab_size = front->config().vocab_size,

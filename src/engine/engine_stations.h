@@ -7,6 +7,7 @@
 //   Scheduler  which sequences run next
 //   Observer   counts of passes
 //   Answers    tokens to text, ends and outputs
+//   Grammars   structured output
 //   Drafts     speculation
 //   Solo       scores and traces
 //   Reports    what the engine says of itself
@@ -25,6 +26,7 @@
 #include "engine/stations/answers.h"
 #include "engine/stations/drafts.h"
 #include "engine/stations/front.h"
+#include "engine/stations/grammars.h"
 #include "engine/stations/rank.h"
 #include "engine/stations/reports.h"
 #include "engine/stations/solo.h"
@@ -75,6 +77,7 @@ class EngineStations {
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Observer> observer;
   std::unique_ptr<Answers> answers;
+  std::unique_ptr<Grammars> grammars;
   std::unique_ptr<Drafts> drafts;
   std::unique_ptr<Solo> solo;
   std::unique_ptr<Reports> reports;

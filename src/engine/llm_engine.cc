@@ -10,6 +10,7 @@ SequenceId LlmEngine::add_request(std::vector<int32_t> prompt, const SamplingPar
                                   CancelFlag cancel) {
   auto sequence = stations_.front->make_sequence(std::move(prompt), params, std::move(cancel));
   const SequenceId id = sequence->id;
+  stations_.grammars->begin(*sequence);
   stations_.scheduler->add(std::move(sequence));
   return id;
 }
@@ -19,6 +20,7 @@ SequenceId LlmEngine::add_pin(const std::string& name, std::vector<int32_t> prom
   SamplingParams one = params;
   one.max_tokens = 1;
   one.min_tokens = 0;
+  one.structured = nullptr;
   auto sequence = stations_.front->make_sequence(std::move(prompt), one, std::move(cancel));
   const SequenceId id = sequence->id;
   sequence->stored.pin = name;
@@ -30,7 +32,16 @@ void LlmEngine::cancel_request(SequenceId id) {
   std::unique_ptr<Sequence> sequence = stations_.scheduler->remove(id);
   if (!sequence) return;
   stations_.drafts->forget(id);
+  stations_.grammars->forget(id);
   stations_.answers->cancel(std::move(sequence));
+}
+
+// As cancel_request, with a reason.
+void LlmEngine::fail_request(SequenceId id, std::string error) {
+  std::unique_ptr<Sequence> sequence = stations_.scheduler->remove(id);
+  if (!sequence) return;
+  stations_.drafts->forget(id);
+  stations_.answers->fail(std::move(sequence), std::move(error));
 }
 
 void LlmEngine::drop_request(SequenceId id) {
@@ -56,12 +67,17 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
 
   const int64_t begin_ns = stations_.now_ns();
   Batch batch = stations_.scheduler->schedule();
-  if (batch.sequences.empty()) {  // nothing can run before the store has read or written something
-    if (outputs.empty()) stations_.kv->wait();
+  // Nothing can run before a grammar is compiled, or the store has read or written something.
+  if (batch.sequences.empty()) {
+    if (outputs.empty() && !stations_.grammars->wait()) stations_.kv->wait();
     return outputs;
   }
   for (const ScheduledSequence& s : batch.sequences) s.sequence->count_pass(begin_ns);
   stations_.drafts->plan(batch);
+  for (auto& failure : stations_.grammars->mask(batch)) {
+    fail_request(failure.id, std::move(failure.error));
+  }
+  if (batch.sequences.empty()) return outputs;
   stations_.observer->begin_step(batch);
   const auto tokens = run(batch, watch);
   if (tokens) {
@@ -80,6 +96,9 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
 // Ends the requests whose flag is set, and moves the outputs of all cancelled ones to `outputs`.
 void LlmEngine::take_cancelled(std::vector<RequestOutput>& outputs) {
   for (const SequenceId id : stations_.scheduler->cancelled_ids()) cancel_request(id);
+  for (auto& failure : stations_.grammars->take_failed()) {
+    fail_request(failure.id, std::move(failure.error));
+  }
   stations_.answers->take_cancelled(outputs);
 }
 
@@ -145,6 +164,7 @@ void LlmEngine::report(Sequence& sequence, std::vector<RequestOutput>& outputs) 
   if (!Answers::report(sequence, outputs)) return;
   stations_.kv->ended(sequence);
   stations_.drafts->forget(sequence.id);
+  stations_.grammars->forget(sequence.id);
   stations_.scheduler->remove(sequence.id);
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "engine/mass_sums.h"
+#include "engine/sampling/guide.h"
 #include "engine/sampling/logit_entries.h"
 #include "engine/speculation/draft_record.h"
 #include "kv/sequence_kv.h"
@@ -61,6 +63,15 @@ struct AnswerSlot {
   std::string text = {};       // all generated text; cut at a stop string
   size_t num_shown_bytes = 0;  // bytes of `text` in outputs; a possible stop string is held back
   RequestOutput output = {};   // not yet taken by the caller
+};
+
+// Of the grammars.
+struct GrammarSlot {
+  std::unique_ptr<Guide> guide;  // null: the answer is free
+  int64_t asked_ns = 0;          // when its grammar was asked for
+
+  // Whether the next token has to wait for the grammar; the prompt does not.
+  bool is_waiting() const { return guide != nullptr && guide->is_waiting(); }
 };
 
 struct Sequence {
@@ -198,6 +209,7 @@ struct Sequence {
   DraftSlot draft;
   AuditSlot audit;
   AnswerSlot answer;
+  GrammarSlot grammar;
 };
 
 }  // namespace sluice

@@ -55,6 +55,7 @@ void deliver_end(Ending& ending) {
 EndReason end_reason(FinishReason reason) {
   if (reason == FinishReason::kStop) return EndReason::kStop;
   if (reason == FinishReason::kLength) return EndReason::kLength;
+  if (reason == FinishReason::kError) return EndReason::kError;
   return EndReason::kCancelled;
 }
 
@@ -170,8 +171,11 @@ std::vector<Ending> EngineLoop::endings_of(const std::vector<RequestOutput>& out
   std::vector<Ending> endings;
   for (const RequestOutput& output : outputs) {
     if (!output.finished()) continue;
-    endings.push_back({.request = running_.at(output.request_id),
-                       .end = {.reason = end_reason(output.finish_reason), .error = {}}});
+    RequestEnd end{.reason = end_reason(output.finish_reason), .error = {}};
+    if (end.reason == EndReason::kError) {
+      end.error = Error(ErrorCode::kInvalidArgument, output.error);
+    }
+    endings.push_back({.request = running_.at(output.request_id), .end = std::move(end)});
   }
   return endings;
 }

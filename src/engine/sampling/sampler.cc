@@ -63,14 +63,13 @@ void Sampler::describe(const Sequence& sequence, int64_t num_drafts, int64_t ind
                        const PassArrays& host) {
   const SamplingParams& params = sequence.params;
   // The draw depends on seed and position alone, so preemption or another batch repeats it.
-  host.sample_rows.data<SampleRow>()[index] = {
-      .temperature = params.temperature,
-      .top_k = params.top_k.value_or(0),  // 0: all
-      .top_p = params.top_p,
-      .min_p = params.min_p,
-      .seed = sequence.seed,
-      .position = sequence.num_tokens() + num_drafts,
-      .mask = params.allowed_token_ids ? masks_.add(*params.allowed_token_ids) : -1};
+  host.sample_rows.data<SampleRow>()[index] = {.temperature = params.temperature,
+                                               .top_k = params.top_k.value_or(0),  // 0: all
+                                               .top_p = params.top_p,
+                                               .min_p = params.min_p,
+                                               .seed = sequence.seed,
+                                               .position = sequence.num_tokens() + num_drafts,
+                                               .mask = add_mask(sequence, num_drafts)};
   wants_top_ = wants_top_ || params.logprobs.value_or(0) > 0;
   adjustments_.add(&sequence, num_drafts);
 
@@ -82,6 +81,16 @@ void Sampler::describe(const Sequence& sequence, int64_t num_drafts, int64_t ind
     suppressed = std::copy(eos_token_ids_.begin(), eos_token_ids_.end(), suppressed);
     std::copy(params.stop_token_ids.begin(), params.stop_token_ids.end(), suppressed);
   }
+}
+
+// A guide's masks leave out what the parameters ban, too.
+int32_t Sampler::add_mask(const Sequence& sequence, int64_t num_drafts) {
+  if (sequence.grammar.guide) {
+    const auto words = sequence.grammar.guide->mask(num_drafts);
+    if (!words.empty()) return masks_.add_words(words);
+  }
+  const auto& allowed = sequence.params.allowed_token_ids;
+  return allowed ? masks_.add(*allowed) : -1;
 }
 
 void Sampler::describe_padding(int64_t index, const PassArrays& host) {

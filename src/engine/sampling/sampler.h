@@ -83,6 +83,7 @@ class Sampler {
   };
   static Results cut(Arena& arena, int64_t num_rows, bool with_top);
   static SampledToken read_row(const Results& host, int64_t row, Sequence* sequence);
+  int32_t add_mask(const Sequence& sequence, int64_t num_drafts);
   // Samples with adjustments and masks, in as many parts as the arrays of adjustments need.
   void sample_parts(Stream& stream, const SampleArgs& all);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace sluice {
 
 TensorView TokenMasks::cut(Arena& arena, int64_t max_rows, int64_t vocab_size) {
@@ -24,6 +26,12 @@ int32_t TokenMasks::add(const std::vector<int32_t>& ids) {
   int32_t* words = masks_.rows(num_masks_, 1).data<int32_t>();
   std::fill_n(words, masks_.dim(1), 0);
   for (const int32_t id : ids) words[id / 32] |= static_cast<int32_t>(uint32_t{1} << (id % 32));
+  return num_masks_++;
+}
+
+int32_t TokenMasks::add_words(std::span<const int32_t> words) {
+  SLUICE_CHECK(std::ssize(words) == masks_.dim(1), "{} words", words.size());
+  std::ranges::copy(words, masks_.rows(num_masks_, 1).data<int32_t>());
   return num_masks_++;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/arena.h"
@@ -27,6 +28,8 @@ class TokenMasks {
   void begin_pass() { num_masks_ = 0; }
   // Adds a mask of these tokens, ids of the vocabulary, and returns what SampleRow::mask calls it.
   int32_t add(const std::vector<int32_t>& ids);
+  // The same for a mask as words. REQUIRES: as many as a mask has.
+  int32_t add_words(std::span<const int32_t> words);
   // Whether the pass has any mask.
   bool any() const { return num_masks_ > 0; }
 

@@ -27,6 +27,9 @@ std::unique_ptr<Sequence> take_by_id(Queue& queue, SequenceId id) {
 }
 
 bool is_loading(const std::unique_ptr<Sequence>& sequence) { return sequence->stored.is_loading; }
+bool awaits_grammar(const std::unique_ptr<Sequence>& sequence) {
+  return sequence->grammar.is_waiting();
+}
 
 }  // namespace
 
@@ -51,8 +54,10 @@ Batch Scheduler::schedule() {
   if (batch.sequences.empty()) batch = decode_batch();
   // The pool holds at least one longest request, so some sequence can run unless others hold
   // blocks.
-  const bool may_wait =
-      kv_.blocks().num_other_holds() > 0 || std::ranges::any_of(running_, is_loading);
+  const bool may_wait = kv_.blocks().num_other_holds() > 0 ||
+                        std::ranges::any_of(running_, is_loading) ||
+                        std::ranges::any_of(running_, awaits_grammar) ||
+                        std::ranges::any_of(waiting_, awaits_grammar);
   SLUICE_CHECK(!batch.sequences.empty() || may_wait, "{} waiting, {} running", waiting_.size(),
                running_.size());
   if (!batch.sequences.empty()) last_was_prefill_ = batch.kind.is_prefill;
@@ -176,15 +181,22 @@ void Scheduler::sort(std::vector<Candidate>& candidates) {
   std::ranges::sort(candidates, {}, rank);
 }
 
+// Tokens of a prompt that may have rows now: the last one gives a token, which may have to wait for
+// a grammar. What it has before that ends where spans end.
+int64_t Scheduler::end_of_rows(const Sequence& sequence) const {
+  if (!sequence.grammar.is_waiting()) return sequence.num_tokens();
+  return (sequence.num_tokens() - 1) / limits_.span_align_tokens * limits_.span_align_tokens;
+}
+
 // Takes the candidate's next span from the room of a pass, and admits the candidate if it waits.
 // Blocks of a cached prefix are taken instead of computed. 0 if there is no room.
 int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
   Sequence& sequence = *candidate.sequence;
-  if (!candidate.waits) return room.take(candidate.num_done, sequence.num_tokens());
+  if (!candidate.waits) return room.take(candidate.num_done, end_of_rows(sequence));
   // Again: those that were admitted in this pass may have evicted blocks, or compute the same ones.
   const int64_t num_cached = kv_.match(sequence).num_tokens;
   if (hold(sequence, num_cached)) return 0;
-  const int64_t num_rows = room.take(num_cached, sequence.num_tokens());
+  const int64_t num_rows = room.take(num_cached, end_of_rows(sequence));
   if (num_rows == 0) return 0;
   if (!kv_.begin(sequence, sequence.num_tokens() - num_cached)) return 0;
   insert_by_id(running_, take_by_id(waiting_, sequence.id));
@@ -198,7 +210,7 @@ Batch Scheduler::decode_batch() {
   Batch batch{.kind = Phase::kDecode, .sequences = {}};
   // Oldest first, so that a preempted sequence is never one that is in the batch already.
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (!running_[i]->kv.prefill_done()) continue;
+    if (!running_[i]->kv.prefill_done() || running_[i]->grammar.is_waiting()) continue;
     while (i < running_.size() && !kv_.reserve(*running_[i], 1)) preempt_newest();
     if (i < running_.size()) {
       batch.sequences.push_back(

@@ -83,7 +83,8 @@ class Scheduler {
 
   // Selects the next step and reserves its KV blocks. After a prefill pass it is a decode step, if
   // a sequence can decode. The scheduler keeps the ownership of the sequences in the batch. Empty
-  // only while a sequence loads, or other holders have blocks (BlockManager::hold).
+  // only while a sequence loads or waits for its grammar, or other holders have blocks
+  // (BlockManager::hold).
   Batch schedule();
 
   // `batch` ran and took this long. Not called for a pass that was cancelled.
@@ -132,6 +133,7 @@ class Scheduler {
   const Sequence* maker_of(const Sequence& sequence) const;
   bool hold(Sequence& sequence, int64_t num_cached) const;
   static void sort(std::vector<Candidate>& candidates);
+  int64_t end_of_rows(const Sequence& sequence) const;
   int64_t take_rows(const Candidate& candidate, PassRoom& room);
   std::vector<ExpectedSequence> expect_prefill(std::vector<Candidate> candidates) const;
   void preempt_newest();

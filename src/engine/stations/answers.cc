@@ -21,6 +21,11 @@ void Answers::append(const SampledToken& token) {
     output.logprobs.push_back(std::move(entry));
   }
   output.finish_reason = finish_reason(sequence, token.token_id);
+  Guide* const guide = sequence.grammar.guide.get();
+  if (guide != nullptr && !guide->append(token.token_id)) {
+    output.error = "structured output: the grammar does not take a token that it has allowed";
+    output.finish_reason = FinishReason::kError;
+  }
   append_text(sequence, token.token_id);
 }
 
@@ -71,8 +76,17 @@ void Answers::report_progress(Sequence& sequence, std::vector<RequestOutput>& ou
 }
 
 void Answers::cancel(std::unique_ptr<Sequence> sequence) {
+  end(std::move(sequence), FinishReason::kCancelled);
+}
+
+void Answers::fail(std::unique_ptr<Sequence> sequence, std::string error) {
+  sequence->answer.output.error = std::move(error);
+  end(std::move(sequence), FinishReason::kError);
+}
+
+void Answers::end(std::unique_ptr<Sequence> sequence, FinishReason reason) {
   sequence->answer.text += sequence->answer.detokenizer.finish();
-  sequence->answer.output.finish_reason = FinishReason::kCancelled;
+  sequence->answer.output.finish_reason = reason;
   sequence->show_text(sequence->answer.text.size());
   cancelled_.push_back(sequence->take_output());
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/sampling/sampler.h"
@@ -32,6 +33,8 @@ class Answers {
 
   // Ends a request that the caller no longer wants; its output waits for take_cancelled.
   void cancel(std::unique_ptr<Sequence> sequence);
+  // The same for one that cannot go on.
+  void fail(std::unique_ptr<Sequence> sequence, std::string error);
   bool has_cancelled() const { return !cancelled_.empty(); }
   void take_cancelled(std::vector<RequestOutput>& outputs);
   // No output then.
@@ -42,6 +45,7 @@ class Answers {
 
  private:
   FinishReason finish_reason(const Sequence& sequence, int32_t token_id) const;
+  void end(std::unique_ptr<Sequence> sequence, FinishReason reason);
   static void append_text(Sequence& sequence, int32_t token_id);
 
   std::vector<int32_t> eos_ids_;

@@ -37,6 +37,7 @@ Front::Front(const EngineOptions& options, Device& device, const PolicyPair& pol
 void Front::load_files(const EngineOptions& options) {
   tokenizer_ = load_tokenizer(options, directory_);
   brings_tokenizer_ = brings_tokenizer(options, directory_);
+  workshop_ = std::make_unique<GrammarWorkshop>([this] { return token_table(); });
   if (brings_tokenizer_) file_warnings_ = reconcile_tokenizer(*tokenizer_, config_);
   if (options.load_format == LoadFormat::kDummy) return;
   checkpoint_.emplace(directory_);
@@ -121,6 +122,44 @@ void Front::check_choices(const SamplingParams& params) const {
   }
 }
 
+// What an id says. Special tokens say nothing, and neither do ids that pad the vocabulary.
+TokenTable Front::token_table() const {
+  TokenTable table;
+  table.end_ids = config_.eos_ids;
+  table.bytes.resize(static_cast<size_t>(config_.vocab_size));
+  const int32_t num_tokens = std::min<int32_t>(tokenizer_->vocab_size(), config_.vocab_size);
+  for (int32_t id = 0; id < num_tokens; ++id) {
+    if (tokenizer_->is_special(id)) continue;
+    table.bytes[static_cast<size_t>(id)] = tokenizer_->token_bytes(id);
+  }
+  return table;
+}
+
+// The text ends where its structure is complete, and nowhere else.
+void Front::check_structure(const SamplingParams& params) const {
+  if (!params.structured) return;
+  if (params.ignore_eos) {
+    fail(ErrorCode::kInvalidArgument,
+         "structured output ends with an end token, which ignore_eos would not; leave one out");
+  }
+  if (params.min_tokens > 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "structured output ends where it is complete, but min_tokens is {}; leave one out",
+         params.min_tokens);
+  }
+  if (config_.eos_ids.empty()) {
+    fail(ErrorCode::kUnsupported, "structured output needs a model with an end token");
+  }
+  for (const std::string* text :
+       {&params.structured->thought_begin, &params.structured->thought_end}) {
+    if (text->empty() || tokenizer_->token_id(*text)) continue;
+    fail(ErrorCode::kUnsupported,
+         "structured output after thoughts needs a model with the token {}; turn thoughts off",
+         *text);
+  }
+  workshop_->read(*params.structured);
+}
+
 void Front::check(const std::vector<int32_t>& prompt, const SamplingParams& params) const {
   params.validate();
   if (prompt.empty()) {
@@ -144,6 +183,7 @@ void Front::check(const std::vector<int32_t>& prompt, const SamplingParams& para
          config_.eos_ids.size());
   }
   check_choices(params);
+  check_structure(params);
   // The op always writes kMaxLogprobs entries per row, so the vocabulary must have as many.
   for (const auto& [name, count] : {std::pair{"logprobs", params.logprobs},
                                     std::pair{"prompt_logprobs", params.prompt_logprobs}}) {

@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "engine/plan/engine_plan.h"
 #include "engine/sequence.h"
+#include "grammar/workshop.h"
 #include "io/model_directory.h"
 #include "model/model_config.h"
 #include "sluice/cancel_flag.h"
@@ -47,6 +48,9 @@ class Front {
                                           CancelFlag cancel);
   SequenceId take_id() { return SequenceId(next_id_++); }
 
+  // Reads and compiles the structures of requests. Any thread.
+  GrammarWorkshop& workshop() const { return *workshop_; }
+
   const std::string& model_path() const { return model_path_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return config_; }
@@ -60,6 +64,8 @@ class Front {
  private:
   [[noreturn]] void fail_unknown_id(int32_t id) const;
   void check_choices(const SamplingParams& params) const;
+  void check_structure(const SamplingParams& params) const;
+  TokenTable token_table() const;
   bool leaves_token(const SamplingParams& params) const;
 
   std::string model_path_;
@@ -72,6 +78,7 @@ class Front {
   std::vector<std::string> file_warnings_;  // of tokenizer and weight files
   std::optional<Checkpoint> checkpoint_;    // until the weights are loaded
   int64_t next_id_ = 0;
+  std::unique_ptr<GrammarWorkshop> workshop_;
 };
 
 }  // namespace sluice

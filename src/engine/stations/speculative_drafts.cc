@@ -48,6 +48,7 @@ void SpeculativeDrafts::draft_by_source(Batch& batch) {
     --num_seats;
     Sequence& sequence = *scheduled.sequence;
     speculator_.ask_source(sequence);
+    Grammars::cut_drafts(sequence);
     const int64_t wanted = sequence.draft.tokens.empty() ? speculator_.num_from_passes(sequence)
                                                          : std::ssize(sequence.draft.tokens);
     scheduled.num_drafts = stations_.kv.reserve_drafts(sequence, wanted);
@@ -75,8 +76,10 @@ void SpeculativeDrafts::draft_by_passes(const Batch& batch) {
     run_draft_pass(drafting, num_ahead,
                    is_last ? Residency::ExpectNext(expect_verify) : expect_nothing);
     std::erase_if(drafting.sequences, [&](const ScheduledSequence& scheduled) {
-      const Sequence& sequence = *scheduled.sequence;
-      return scheduled.num_drafts == std::ssize(sequence.draft.tokens) ||
+      Sequence& sequence = *scheduled.sequence;
+      Grammars::cut_drafts(sequence);
+      const auto num_drafts = std::ssize(sequence.draft.tokens);
+      return scheduled.num_drafts == num_drafts || num_drafts <= num_ahead ||
              stations_.answers.is_end_token(sequence, sequence.draft.tokens.back());
     });
   }
@@ -93,6 +96,9 @@ void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
                               .wants_token = true,
                               .num_ahead = num_ahead});
   }
+  // One that cannot go on has no more drafts; the verify pass finds out that it has no tokens.
+  stations_.grammars.mask(pass);
+  if (pass.sequences.empty()) return;
   stations_.observer.begin_step(pass);
   const auto tokens = stations_.rank.run(pass, expect_next);
   for (const SampledToken& token : *tokens) token.sequence->draft.tokens.push_back(token.token_id);

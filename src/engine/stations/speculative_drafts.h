@@ -15,6 +15,7 @@
 #include "engine/speculation/speculator.h"
 #include "engine/stations/answers.h"
 #include "engine/stations/drafts.h"
+#include "engine/stations/grammars.h"
 #include "engine/stations/rank.h"
 
 namespace sluice {
@@ -27,6 +28,7 @@ class SpeculativeDrafts final : public Drafts {
     KvStation& kv;
     Observer& observer;
     const Answers& answers;
+    Grammars& grammars;
     const std::function<int64_t()>& now_ns;
   };
   SpeculativeDrafts(const Stations& stations, Speculator::Parts parts)
