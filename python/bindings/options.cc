@@ -2,13 +2,17 @@
 #include "options.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind.h"
@@ -187,6 +191,23 @@ struct ToPython {
   }
 };
 
+// The kind, its text and its choices, as _structured.py gives them.
+std::shared_ptr<const StructuredOutput> structure_of(nb::handle value) {
+  constexpr std::array kKinds = {std::pair{"json", StructureKind::kJsonSchema},
+                                 std::pair{"json_object", StructureKind::kJsonObject},
+                                 std::pair{"regex", StructureKind::kRegex},
+                                 std::pair{"choice", StructureKind::kChoice},
+                                 std::pair{"grammar", StructureKind::kGrammar}};
+  const auto [name, text, choices] =
+      nb::cast<std::tuple<std::string, std::string, std::vector<std::string>>>(value);
+  for (const auto& [known, kind] : kKinds) {
+    if (name != known) continue;
+    return std::make_shared<const StructuredOutput>(
+        StructuredOutput{.kind = kind, .text = text, .choices = choices});
+  }
+  throw nb::type_error("structured_outputs has an unknown kind");
+}
+
 }  // namespace
 
 EngineOptions engine_options(const nb::dict& keywords) {
@@ -205,6 +226,9 @@ SamplingParams sampling_params(const nb::dict& keywords) {
   };
   for_sampling_rows(set);
   set(kCacheSaltRow);
+  if (keywords.contains("structured_outputs")) {
+    params.structured = structure_of(keywords["structured_outputs"]);
+  }
   params.validate();
   return params;
 }

@@ -19,10 +19,11 @@ from sluice._outputs import (CompletionOutput, Logprob, PinInfo, RequestOutput, 
                              Trace)
 from sluice._params import RequestOutputKind, SamplingParams
 from sluice._prompts import PromptType, TextPrompt, TokensPrompt
+from sluice._structured import StructuredOutputsParams
 
 __version__: str = build_info()["version"]
 
 __all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "CompletionOutput", "DeviceError", "DoesNotFitError", "Error",
            "FileError", "InvalidArgumentError", "Logprob", "ModelError", "PinInfo", "PromptType", "RefusedError",
-           "RequestOutput", "RequestOutputKind", "RequestStateStats", "SamplingParams", "TextPrompt", "TokenScore",
-           "TokensPrompt", "Trace", "UnsupportedError", "build_info", "inspect"]
+           "RequestOutput", "RequestOutputKind", "RequestStateStats", "SamplingParams", "StructuredOutputsParams",
+           "TextPrompt", "TokenScore", "TokensPrompt", "Trace", "UnsupportedError", "build_info", "inspect"]

@@ -2,12 +2,13 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from sluice import _core
 from sluice._errors import UnsupportedError
 from sluice._keywords import suggesting
+from sluice._structured import StructuredOutputsParams
 
 
 class RequestOutputKind(enum.Enum):
@@ -20,9 +21,8 @@ class RequestOutputKind(enum.Enum):
 
 # Fields that vLLM has and Sluice only takes with this value.
 _NEUTRAL: dict[str, Any] = {"n": 1, "bad_words": None, "include_stop_str_in_output": False, "detokenize": True,
-                            "spaces_between_special_tokens": True, "truncate_prompt_tokens": None,
-                            "structured_outputs": None}
-_PYTHON_ONLY = {*_NEUTRAL, "output_kind"}
+                            "spaces_between_special_tokens": True, "truncate_prompt_tokens": None}
+_PYTHON_ONLY = {*_NEUTRAL, "output_kind", "structured_outputs"}
 
 T = TypeVar("T")
 
@@ -49,6 +49,7 @@ class SamplingParams:
     model's own.
     logprobs, prompt_logprobs: 0 to 20, the likeliest tokens that are reported besides the chosen one; None: nothing.
     logit_bias: by token id, -100 to 100, or -inf to ban a token. The penalties and allowed_token_ids are vLLM's.
+    structured_outputs: what the answer must be; excludes min_tokens and ignore_eos.
     n is 1: give a prompt several times for several answers.
 
     Raises TypeError for an unknown keyword, with the nearest name, and for a value of another type;
@@ -81,7 +82,7 @@ class SamplingParams:
     detokenize: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
-    structured_outputs: Any = field(default=None, repr=False)
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         for name, neutral in _NEUTRAL.items():
@@ -97,6 +98,8 @@ class SamplingParams:
             values["max_tokens"] = room if self.max_tokens is None else min(self.max_tokens, room)
         elif self.max_tokens is None:
             values["max_tokens"] = max(1, self.min_tokens)
+        if self.structured_outputs is not None:
+            values["structured_outputs"] = self.structured_outputs.to_core()
         return values
 
     @classmethod

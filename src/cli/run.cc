@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <optional>
 
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
+#include "io/file.h"
 #include "sluice/inspect.h"
 #include "text/json_text.h"
 #include "text/observations_json.h"
@@ -38,11 +40,26 @@ std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,
   return llm.chat_prompt(messages, command.chat_options);
 }
 
+// What answers must be; null: anything. Errors: kIo for a file that cannot be read.
+std::shared_ptr<const StructuredOutput> read_structure(const RunCommand& command) {
+  const auto made = [](StructureKind kind, std::string text) {
+    return std::make_shared<const StructuredOutput>(
+        StructuredOutput{.kind = kind, .text = std::move(text)});
+  };
+  if (!command.json_schema.empty()) {
+    return made(StructureKind::kJsonSchema, read_file(command.json_schema));
+  }
+  if (!command.grammar.empty()) return made(StructureKind::kGrammar, read_file(command.grammar));
+  if (!command.regex.empty()) return made(StructureKind::kRegex, command.regex);
+  return nullptr;
+}
+
 // Sampling parameters of each prompt. Without --max-tokens the default shrinks to the room that the
 // prompt leaves; a given limit is passed on, and the engine refuses it if it is too large.
 std::vector<SamplingParams> make_params(const RunCommand& command, const LLM& llm,
                                         const std::vector<Prompt>& prompts) {
   SamplingParams shared = command.sampling.over(llm.default_sampling_params());
+  shared.structured = read_structure(command);
   std::vector<SamplingParams> all;
   for (const Prompt& prompt : prompts) {
     all.push_back(shared);
@@ -267,6 +284,14 @@ void show_requests(const std::vector<RequestOutput>& outputs) {
   }
 }
 
+// A request that could not go on. Errors: its error.
+void check_ends(const std::vector<RequestOutput>& outputs) {
+  for (const RequestOutput& output : outputs) {
+    if (output.finish_reason != FinishReason::kError) continue;
+    throw Error(ErrorCode::kInvalidArgument, output.error);
+  }
+}
+
 // Generates and streams one answer of a conversation. Earlier turns come from the prefix cache.
 // Errors: kDoesNotFit if the conversation fills the context.
 std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMessage>& messages) {
@@ -285,6 +310,7 @@ std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMe
   Session session(command, llm, 1);
   const std::vector<RequestOutput> outputs = session.generate({ids}, params);
   session.write(outputs);
+  check_ends(outputs);
   if (command.verbose) {
     write_message(session.summary(outputs));
     show_requests(outputs);
@@ -368,6 +394,7 @@ int run(const RunCommand& command) {
   if (is_conversation(command)) return run_conversation(command);
   std::vector<std::string> texts;
   if (command.tokens.empty()) texts = gather_prompts(command);
+  read_structure(command);
   LLM llm = load_llm(command.engine, command.verbose);
   hint_at_chat(command, texts, llm);
   std::vector<Prompt> prompts(command.tokens.begin(), command.tokens.end());
@@ -377,6 +404,7 @@ int run(const RunCommand& command) {
   const std::vector<RequestOutput> outputs =
       session.generate(prompts, make_params(command, llm, prompts));
   session.write(outputs);
+  check_ends(outputs);
   write_message(session.summary(outputs));
   show_store(command, llm, outputs);
   if (command.verbose) {

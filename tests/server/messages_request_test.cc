@@ -213,7 +213,7 @@ TEST(MessagesRequest, NamesWhatIsWrong) {
         Wrong{R"(,"container":"c")", "container is \"c\""},
         Wrong{R"(,"mcp_servers":[{}])", "mcp_servers is"},
         Wrong{R"(,"output_config":{"format":{"type":"json_schema"}})",
-              "output_config.format is"}}) {
+              "output_config.format.schema is missing"}}) {
     EXPECT_TRUE(refused(one.members).starts_with(one.place)) << refused(one.members);
   }
 }

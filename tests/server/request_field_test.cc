@@ -97,8 +97,9 @@ std::vector<FieldCase> shared_cases() {
       {"timings_per_token", {"true", "false"}, {"0", "1", "\"true\""}},
       {"add_special_tokens", {"true", "false"}, {"0", "1", "\"true\""}},
       {"output_config",
-       {"{}", R"({"effort":"high"})", R"({"effort":[1]})"},
-       {"[]", R"({"format":{"type":"json_schema"}})"}},
+       {"{}", R"({"effort":"high"})", R"({"effort":[1]})",
+        R"({"format":{"type":"json_schema","schema":{"type":"object"}}})"},
+       {"[]", R"({"format":{"type":"json_schema"}})", R"({"format":"json"})"}},
   };
 }
 
@@ -394,15 +395,8 @@ TEST(RequestFields, HintsMayHaveAnyValue) {
 
 // Of everything that is not done: what routers fill in, and what would change the answer.
 const std::vector<FieldCase> kNotDone = {
-    {"response_format",
-     {R"({"type":"text"})"},
-     {R"({"type":"json_object"})", R"({"type":"json_schema","json_schema":{}})", "{}", "\"text\""}},
-    {"structured_outputs", {"{}"}, {R"({"json":{}})", "true"}},
-    {"guided_json", {}, {"{}", "\"\""}},
-    {"guided_regex", {}, {"\"a\""}},
-    {"guided_choice", {}, {"[\"a\"]"}},
-    {"guided_grammar", {}, {"\"a\""}},
-    {"grammar", {"\"\""}, {"\"root ::= x\""}},
+    {"guided_whitespace_pattern", {}, {"\" \""}},
+    {"structural_tag", {}, {"{}"}},
     {"suffix", {"\"\""}, {"\"a\"", "1"}},
     {"use_beam_search", {"false"}, {"true", "0", "1"}},
     {"prompt_embeds", {}, {"\"a\"", "[]"}},

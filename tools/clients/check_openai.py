@@ -313,7 +313,7 @@ def check_errors():
            (lambda: complete(extra_body={"cache_salt": "no spaces"}), "cache_salt"),
            (lambda: chat(messages=[]), "messages"),
            (lambda: chat(top_logprobs=2), "top_logprobs"),
-           (lambda: chat(response_format={"type": "json_object"}), "response_format")]
+           (lambda: chat(response_format={"type": "json_schema"}), "response_format")]
     for call, param in bad:
         error = raised(openai.BadRequestError, call)
         same((error.status_code, error.param, error.type), (400, param, "BadRequestError"))

@@ -143,6 +143,10 @@ void declare(OptionSet& set, RunCommand* run) {
                &run->interactive);
   set.text("--system", "TEXT", "system message (with --chat)", &run->system);
   declare_chat_template(set, &run->engine, &run->chat_options);
+  set.group("Structured output: the answer is what one of these asks for");
+  set.text("--json-schema", "FILE", "a JSON document that this schema allows", &run->json_schema);
+  set.text("--regex", "REGEX", "a text that matches, from its begin to its end", &run->regex);
+  set.text("--grammar", "FILE", "a text of these rules, in EBNF, from root on", &run->grammar);
   set.group("Output");
   set.set_flag("--json", "one JSON object per prompt instead of text, and no hints", &run->json);
   set.set_flag("-v,--verbose", "say what was chosen, applied and, with KV offload, moved",

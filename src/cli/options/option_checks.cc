@@ -88,6 +88,10 @@ void check(RunCommand* run, const Given& given) {
     if (!count || run->json) continue;
     fail(ErrorCode::kInvalidArgument, "{}: only --json shows them; add --json", name);
   }
+  if (!run->json_schema.empty() + !run->regex.empty() + !run->grammar.empty() > 1) {
+    fail(ErrorCode::kInvalidArgument,
+         "--json-schema, --regex and --grammar exclude each other; give one of them");
+  }
   // Defaults of the model are unknown here, so only given values are compared.
   check_sampling(run->sampling);
   refuse_second_stdin(run->prompts);

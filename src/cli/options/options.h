@@ -41,6 +41,10 @@ struct RunCommand {
   bool interactive = false;                  // a conversation, even without a terminal
   std::string system;                        // system message of a chat; "": none
   ChatOptions chat_options;                  // of the chat template
+  // What answers must be: at most one of them.
+  std::string json_schema;  // a file; "": none
+  std::string grammar;      // a file; "": none
+  std::string regex;        // "": none
   bool json = false;
   bool verbose = false;   // print notes, and with KV offload observations
   bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu/gpu_lock.h)

@@ -41,8 +41,10 @@ metrics::AbortReason abort_reason_of(http::Gone reason) {
   return metrics::AbortReason::kDisconnect;
 }
 
-// Faults of the client are known before a request is submitted; what ends a running one is ours.
+// Most faults of the client are known before a request is submitted; what ends a running one is
+// ours but for a structure that turns out to allow nothing.
 http::Fault fault_of_engine(const Error& error) {
+  if (error.code() == ErrorCode::kInvalidArgument) return {.message = error.message()};
   return {.status = 500, .message = error.what(), .fields = {{"x-should-retry", "false"}}};
 }
 

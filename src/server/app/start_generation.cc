@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <memory>
 #include <optional>
 #include <random>
 #include <utility>
@@ -41,6 +42,20 @@ std::optional<http::Fault> fault_of_size(int64_t num_choices, int64_t num_tokens
                      .param = "n"};
 }
 
+// The structure begins after the thought that the answer begins with, or may begin with.
+std::shared_ptr<const StructuredOutput> after_thoughts(
+    const std::shared_ptr<const StructuredOutput>& structured, const AnswerFormat& format,
+    const ServedModel& model) {
+  const Tokenizer& tokenizer = model.service.tokenizer();
+  const bool can_end = tokenizer.token_id(kCloseThought).has_value();
+  if (!format.thinks || (!can_end && !format.starts_in_thought)) return structured;
+  StructuredOutput after = *structured;
+  if (tokenizer.token_id(kOpenThought)) after.thought_begin = kOpenThought;
+  after.thought_end = kCloseThought;
+  after.starts_in_thought = format.starts_in_thought;
+  return std::make_shared<const StructuredOutput>(std::move(after));
+}
+
 // One request of the service for each choice. Each has a copy of its prompt and of all parameters,
 // so their number and size are checked before. Errors: those of resolve_max_tokens and
 // fault_of_size.
@@ -62,6 +77,9 @@ api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest
   }
   const int64_t num_choices = std::ssize(options.prompts) * request.n;
   if (auto fault = fault_of_size(num_choices, num_tokens, model.service.limits())) return *fault;
+  const auto structured = request.params.structured
+                              ? after_thoughts(request.params.structured, options.format, model)
+                              : nullptr;
   std::vector<ServiceRequest> all;
   for (const api::Choice& choice : api::choices_of(request, options.prompts.size())) {
     ServiceRequest& one = all.emplace_back();
@@ -69,6 +87,7 @@ api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest
     one.params = request.params;
     one.params.max_tokens = limits[choice.prompt];
     one.params.seed = choice.seed;
+    one.params.structured = structured;
   }
   return all;
 }
@@ -131,6 +150,11 @@ bool take_conversation(const Call& call, const ServedModel& model, const api::Ch
   options.include_thoughts = request.include_reasoning;
   options.single_call = !request.parallel_tool_calls;
   options.format = format_of_answer(model.format, *segments, !options.tools.empty());
+  if (request.params.structured && !options.tools.empty()) {
+    call.fail({.message = "tools that may be called and structured output exclude each other; set "
+                          "tool_choice to none or leave one out"});
+    return false;
+  }
   options.prompts.emplace_back().ids =
       model.service.tokenizer().encode(*segments, request.add_special_tokens);
   return true;

@@ -13,6 +13,7 @@
 #include "server/api/request/body_reader.h"
 #include "server/api/request/field_rows.h"
 #include "server/api/request/item_schemas.h"
+#include "server/api/request/structure_fields.h"
 
 namespace sluice::api {
 namespace {
@@ -49,7 +50,6 @@ constexpr std::array kMessagesRefusals = {
     hint("diagnostics", "usage has what the cache found"),
     not_done("container", "[]", "it runs no code"),
     not_done("mcp_servers", "[[]]", "it calls no tools"),
-    not_done("output_format", "[]", "it has no structured output"),
 };
 
 template <auto Member>
@@ -85,6 +85,12 @@ Fields<MessagesBody> make_fields(bool needs_max_tokens) {
       object_facts("tool_choice", kChoiceFields, "auto", "whether the answer may call tools")));
   fields.push_back(message_json<&Body::thinking>(object_facts(
       "thinking", kThinkingFields, "as the template has it", "whether thoughts are asked for")));
+  fields.push_back(
+      {{.name = "output_format",
+        .when_unset = "none",
+        .help = "as output_config.format",
+        .field = {.form = FieldForm::kAny}},
+       [](Body& body, Json&& value) { take_format(body.params, value, "output_format"); }});
   fields.push_back(message_json<&Conversation::template_kwargs>(template_kwargs_facts()));
   fields.push_back(
       option_field<&SamplingParams::stop, Body>(renamed(kStopRow.facts, "stop_sequences", "[]")));
@@ -92,6 +98,7 @@ Fields<MessagesBody> make_fields(bool needs_max_tokens) {
       flag_facts("stream", "false", "send the answer as it comes")));
   fields.push_back(row_field<Body>(kIgnoreEosRow));
   add_sampling(fields);
+  add_structures<Body>(fields);
   add_refusals(fields, shared_refusals());
   add_refusals<Body>(fields, kMessagesRefusals);
   return fields;

@@ -6,6 +6,7 @@
 
 #include "server/api/request/field_rows.h"
 #include "server/api/request/item_schemas.h"
+#include "server/api/request/structure_fields.h"
 #include "sluice/pin_info.h"
 
 namespace sluice::api {
@@ -94,6 +95,7 @@ Fields<Body> common_fields() {
   add_ends(fields);
   add_answers(fields);
   add_streams(fields);
+  add_structures<Body>(fields);
   add_refusals(fields, shared_refusals());
   return fields;
 }

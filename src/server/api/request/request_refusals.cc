@@ -7,11 +7,6 @@
 namespace sluice::api {
 namespace {
 
-constexpr std::array kOutputConfigFields = {
-    hint("effort", "how long the model may think"),
-    not_done("format", "[]", "it has no structured output"),
-};
-
 constexpr std::array kSharedRefusals = {
     hint("user", "who asks"),
     hint("metadata", "notes of the client"),
@@ -27,20 +22,10 @@ constexpr std::array kSharedRefusals = {
     hint("include", "what else the answer may have"),
     hint("verbosity", "how long the answer may be"),
     hint("prediction", "what the answer may look like"),
-    object_facts("output_config", kOutputConfigFields, "",
-                 "settings of answers as the messages API has them"),
 
-    not_done("response_format", R"([{"type":"text"}])", "it has no structured output"),
-    not_done("structured_outputs", "[{}]", "it has no structured output"),
-    not_done("guided_json", "[]", "it has no structured output"),
-    not_done("guided_regex", "[]", "it has no structured output"),
-    not_done("guided_choice", "[]", "it has no structured output"),
-    not_done("guided_grammar", "[]", "it has no structured output"),
-    not_done("guided_decoding_backend", "[]", "it has no structured output"),
-    not_done("guided_whitespace_pattern", "[]", "it has no structured output"),
-    not_done("structural_tag", "[]", "it has no structured output"),
-    not_done("grammar", R"([""])", "it has no structured output"),
-    not_done("json_schema", "[{}]", "it has no structured output"),
+    hint("guided_decoding_backend", "there is one"),
+    not_done("guided_whitespace_pattern", "[]", "blanks are limited to eight"),
+    not_done("structural_tag", "[]", "give response_format or structured_outputs"),
 
     not_done("suffix", R"([""])", "it only continues texts"),
     not_done("use_beam_search", "[false]", "it has no beam search"),

@@ -19,7 +19,7 @@ void add_request(const ResponseFacts& facts, Json& json) {
   json["service_tier"] = "default";
   json["store"] = false;
   json["temperature"] = json_logprob(facts.temperature);
-  json["text"]["format"]["type"] = "text";
+  json["text"]["format"] = facts.format.is_null() ? Json({{"type", "text"}}) : facts.format;
   json["tool_choice"] = facts.tool_choice;
   json["tools"] = facts.tools;
   json["top_logprobs"] = facts.top_logprobs;

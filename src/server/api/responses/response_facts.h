@@ -34,6 +34,7 @@ struct ResponseFacts {
   Json prompt_cache_key;
   Json max_output_tokens;
   Json effort;
+  Json format;  // of the text
   // Those of the tools that the model is told of.
   Json tools = Json::array();
   std::string tool_choice = "auto";

@@ -8,6 +8,7 @@
 
 #include "server/api/request/field_rows.h"
 #include "server/api/request/item_schemas.h"
+#include "server/api/request/structure_fields.h"
 
 namespace sluice::api {
 namespace {
@@ -39,7 +40,10 @@ constexpr std::array kResponseRefusals = {
 };
 
 constexpr std::array kFormatFields = {
-    not_done("format", R"([{"type":"text"}])", "it has no structured output"),
+    OptionFacts{.name = "format",
+                .when_unset = "text",
+                .help = "a JSON object, or what a schema allows",
+                .field = {.form = FieldForm::kAny}},
     hint("verbosity", "how long the answer may be"),
 };
 
@@ -51,6 +55,13 @@ const std::array<OptionFacts, 5>& reasoning_fields() {
       hint("context", "the template decides which thoughts the model sees again"),
       hint("mode", "how the model is run")};
   return fields;
+}
+
+void set_text(ResponseBody& body, Json&& value) {
+  const auto format = value.find("format");
+  if (format == value.end() || format->is_null()) return;
+  take_format(body.params, *format, "text.format");
+  body.facts.format = std::move(*format);
 }
 
 void set_max_tokens(ResponseBody& body, Json&& value) {
@@ -125,7 +136,7 @@ void add_output(Fields<ResponseBody>& fields) {
   fields.push_back({max_tokens_facts("max_output_tokens", 1, "the room"), set_max_tokens});
   fields.push_back(response_option<&CommonRequest::stream>(
       flag_facts("stream", "false", "send the answer as it comes")));
-  fields.push_back({object_facts("text", kFormatFields, "{}", "the form of the answer"), nullptr});
+  fields.push_back({object_facts("text", kFormatFields, "{}", "the form of the answer"), set_text});
   fields.push_back({{.name = "include",
                      .help = "message.output_text.logprobs has an effect",
                      .field = {.form = FieldForm::kAny}},
@@ -162,6 +173,7 @@ Fields<ResponseBody> make_response_fields() {
   add_sampling(fields);
   add_ends(fields);
   add_repeated(fields);
+  add_structures<ResponseBody>(fields);
   add_refusals<ResponseBody>(fields, kHints);
   add_refusals<ResponseBody>(fields, kResponseRefusals);
   add_shared_refusals(fields);
