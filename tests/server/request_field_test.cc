@@ -96,6 +96,14 @@ std::vector<FieldCase> shared_cases() {
       {"return_tokens_as_token_ids", {"true", "false"}, {"0", "1", "\"true\""}},
       {"timings_per_token", {"true", "false"}, {"0", "1", "\"true\""}},
       {"add_special_tokens", {"true", "false"}, {"0", "1", "\"true\""}},
+      {"response_format", {R"({"type":"json_object"})"}, {"{}", "\"text\""}},
+      {"structured_outputs", {"{}", R"({"regex":"a"})"}, {"true", R"({"regex":1})"}},
+      {"guided_json", {"{}", "\"{}\""}, {"1", "[]"}},
+      {"guided_regex", {"\"a+\""}, {"1", "{}"}},
+      {"guided_choice", {"[\"a\"]"}, {"[]", "\"a\"", "[1]"}},
+      {"guided_grammar", {"\"root ::= [a]\""}, {"1", "[]"}},
+      {"json_schema", {"{}", R"({"type":"object"})"}, {"1", "[]"}},
+      {"grammar", {"\"\"", "\"root ::= [a]\""}, {"1", "[]"}},
       {"output_config",
        {"{}", R"({"effort":"high"})", R"({"effort":[1]})",
         R"({"format":{"type":"json_schema","schema":{"type":"object"}}})"},
@@ -395,8 +403,6 @@ TEST(RequestFields, HintsMayHaveAnyValue) {
 
 // Of everything that is not done: what routers fill in, and what would change the answer.
 const std::vector<FieldCase> kNotDone = {
-    {"guided_whitespace_pattern", {}, {"\" \""}},
-    {"structural_tag", {}, {"{}"}},
     {"suffix", {"\"\""}, {"\"a\"", "1"}},
     {"use_beam_search", {"false"}, {"true", "0", "1"}},
     {"prompt_embeds", {}, {"\"a\"", "[]"}},
