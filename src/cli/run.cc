@@ -41,7 +41,9 @@ std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,
 }
 
 // What answers must be; null: anything. Errors: kIo for a file that cannot be read.
-std::shared_ptr<const StructuredOutput> read_structure(const RunCommand& command) {
+// Once: it may be a pipe.
+using Structure = std::shared_ptr<const StructuredOutput>;
+Structure read_structure(const RunCommand& command) {
   const auto made = [](StructureKind kind, std::string text) {
     return std::make_shared<const StructuredOutput>(
         StructuredOutput{.kind = kind, .text = std::move(text)});
@@ -57,9 +59,10 @@ std::shared_ptr<const StructuredOutput> read_structure(const RunCommand& command
 // Sampling parameters of each prompt. Without --max-tokens the default shrinks to the room that the
 // prompt leaves; a given limit is passed on, and the engine refuses it if it is too large.
 std::vector<SamplingParams> make_params(const RunCommand& command, const LLM& llm,
-                                        const std::vector<Prompt>& prompts) {
+                                        const std::vector<Prompt>& prompts,
+                                        const Structure& structure) {
   SamplingParams shared = command.sampling.over(llm.default_sampling_params());
-  shared.structured = read_structure(command);
+  shared.structured = structure;
   std::vector<SamplingParams> all;
   for (const Prompt& prompt : prompts) {
     all.push_back(shared);
@@ -294,7 +297,8 @@ void check_ends(const std::vector<RequestOutput>& outputs) {
 
 // Generates and streams one answer of a conversation. Earlier turns come from the prefix cache.
 // Errors: kDoesNotFit if the conversation fills the context.
-std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMessage>& messages) {
+std::string answer(const RunCommand& command, LLM& llm, const Structure& structure,
+                   const std::vector<ChatMessage>& messages) {
   const std::vector<int32_t> ids = llm.chat_prompt(messages, command.chat_options);
   const int64_t room = llm.max_model_len() - static_cast<int64_t>(ids.size());
   if (room < 1) {
@@ -304,7 +308,7 @@ std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMe
         ids.size(), llm.max_model_len());
   }
   // A given --max-tokens is cut to the room as well: a conversation goes on until it is full.
-  std::vector<SamplingParams> params = make_params(command, llm, {ids});
+  std::vector<SamplingParams> params = make_params(command, llm, {ids}, structure);
   params[0].max_tokens = static_cast<int32_t>(std::min<int64_t>(room, params[0].max_tokens));
   params[0].min_tokens = std::min(params[0].min_tokens, params[0].max_tokens);
   Session session(command, llm, 1);
@@ -340,6 +344,7 @@ int run_conversation(const RunCommand& command) {
   const bool on_terminal = is_terminal(stdin);
   std::string first;
   if (!command.prompts.empty() || !command.files.empty()) first = gather_prompts(command)[0];
+  const Structure structure = read_structure(command);
   LLM llm = load_llm(command.engine, command.verbose);
   // A template that fails is reported now, not after the first message.
   llm.chat_prompt({{.role = "user", .content = "?"}}, command.chat_options);
@@ -353,7 +358,7 @@ int run_conversation(const RunCommand& command) {
     return result;
   };
   parts.answer = [&](const std::vector<ChatMessage>& messages) {
-    return answer(command, llm, messages);
+    return answer(command, llm, structure, messages);
   };
   parts.say = write_message;
   // Without a terminal no further message can be expected, so Ctrl-C ends the conversation.
@@ -394,7 +399,7 @@ int run(const RunCommand& command) {
   if (is_conversation(command)) return run_conversation(command);
   std::vector<std::string> texts;
   if (command.tokens.empty()) texts = gather_prompts(command);
-  read_structure(command);
+  const Structure structure = read_structure(command);
   LLM llm = load_llm(command.engine, command.verbose);
   hint_at_chat(command, texts, llm);
   std::vector<Prompt> prompts(command.tokens.begin(), command.tokens.end());
@@ -402,7 +407,7 @@ int run(const RunCommand& command) {
 
   Session session(command, llm, prompts.size());
   const std::vector<RequestOutput> outputs =
-      session.generate(prompts, make_params(command, llm, prompts));
+      session.generate(prompts, make_params(command, llm, prompts, structure));
   session.write(outputs);
   check_ends(outputs);
   write_message(session.summary(outputs));
