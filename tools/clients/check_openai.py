@@ -254,7 +254,7 @@ def check_errors_of_responses():
            ({"tool_choice": "required"}, "tool_choice"),
            ({"input": []}, "input"),
            ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input"),
-           ({"text": {"format": {"type": "json_object"}}}, "text.format")]
+           ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format")]
     for fields, param in bad:
         for is_stream in (False, True):
             error = raised(openai.BadRequestError, lambda: respond(stream=is_stream, **fields))
