@@ -1,4 +1,4 @@
-"""Anthropic's own client, anthropic: messages whole and streamed, counts, and each error as its class.
+"""Anthropic's own client, anthropic: messages whole, streamed and as classes, counts, and each error as its class.
 
 A recorded answer with thoughts and calls is played to the client: the stream that tests/server/messages_writer_test.cc
 expects.
@@ -13,6 +13,8 @@ import threading
 
 import anthropic
 
+import castles
+from castles import Castle, Colours, Door
 from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, RESULT, holds,
                     raised, run_checks, same, scripted_server)
 
@@ -160,6 +162,20 @@ def check_tool_round():
         same(after.stop_reason, "end_turn")
 
 
+def check_answers_as_classes():
+    fields = {"model": MODEL_NAME, "max_tokens": 300, "messages": [{"role": "user", "content": castles.QUESTION}]}
+    message = client.messages.parse(**fields, output_format=Door)
+    holds(isinstance(message.parsed_output, Door), message)
+    same(message.stop_reason, "end_turn")
+    with client.messages.stream(**fields, output_format=Door) as stream:
+        holds(isinstance(stream.get_final_message().parsed_output, Door), "streamed")
+    output = {"format": {"type": "json_schema", "schema": Castle.model_json_schema()}}
+    Castle.model_validate_json(client.messages.create(**fields, output_config=output).content[0].text)
+    output["format"]["schema"] = Colours.model_json_schema()
+    error = raised(anthropic.BadRequestError, lambda: client.messages.create(**fields, output_config=output))
+    holds("uniqueItems at /properties/names" in error.message, error.message)
+
+
 def check_errors():
     error = raised(anthropic.BadRequestError, lambda: ask(temperature=-1))
     same((error.status_code, error.body["type"], error.type), (400, "error", "invalid_request_error"))
@@ -167,7 +183,7 @@ def check_errors():
     holds(error.body["request_id"], "no request_id")
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
     for fields, part in (({"tools": TOOLS}, "tools"),
-                         ({"tools": TOOLS, "tool_choice": {"type": "any"}}, "tool_choice.type"),
+                         ({"tool_choice": {"type": "any"}}, "tool_choice"),
                          ({"messages": [{"role": "user", "content": [image]}]}, "messages[0].content[0]"),
                          ({"messages": []}, "messages")):
         error = raised(anthropic.BadRequestError, lambda: ask(**fields))

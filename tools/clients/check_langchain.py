@@ -1,4 +1,4 @@
-"""langchain-openai: its chat and completion models, streams, and the errors that they let through."""
+"""langchain-openai: its chat and completion models, streams, structured output, errors that they let through."""
 
 import asyncio
 import sys
@@ -7,6 +7,8 @@ import openai
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI
 
+import castles
+from castles import Castle
 from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, MODEL_NAME, QUESTION, RESULT, TOOL, holds, raised,
                     run_checks, same, scripted_server)
 
@@ -55,6 +57,17 @@ def check_completion_model():
 def check_log_probabilities():
     content = chat_model(logprobs=True, top_logprobs=2).invoke(QUESTION).response_metadata["logprobs"]["content"]
     same(content[0]["token"], ANSWER.split()[0])
+
+
+def check_structured_output():
+    for options in ({}, {"strict": True}, {"method": "json_schema"}):
+        model = chat_model(max_tokens=300).with_structured_output(Castle, **options)
+        holds(isinstance(model.invoke(castles.QUESTION), Castle), f"with {options}")
+    responses = chat_model(max_tokens=300, use_responses_api=True).with_structured_output(Castle)
+    holds(isinstance(responses.invoke(castles.QUESTION), Castle), "of responses")
+    as_dictionary = chat_model(max_tokens=300).with_structured_output(Castle.model_json_schema())
+    Castle.model_validate(as_dictionary.invoke(castles.QUESTION))
+    holds(isinstance(list(model.stream(castles.QUESTION))[-1], Castle), "streamed")
 
 
 def check_tool_round():

@@ -1,21 +1,23 @@
-"""pydantic-ai: chats and responses, streams, a round with a tool, errors of its own classes."""
+"""pydantic-ai: chats and responses, streams, typed output, a round with a tool, errors of its own classes."""
 
 import asyncio
 import sys
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+import castles
+from castles import Castle, Door
 from checks import (AFTER_CALL, ANSWER, CALL, MODEL_NAME, QUESTION, RESULT, holds, in_parts, raised,
                     run_checks, same, scripted_server)
 
 
 # The provider reads the address and the key from the environment.
-def agent(model_class=OpenAIChatModel, name=MODEL_NAME, key=None, base_url=None, **settings):
+def agent(model_class=OpenAIChatModel, name=MODEL_NAME, key=None, base_url=None, output_type=str, **settings):
     return Agent(model_class(name, provider=OpenAIProvider(api_key=key, base_url=base_url)),
-                 model_settings={"temperature": 0} | settings)
+                 output_type=output_type, model_settings={"temperature": 0} | settings)
 
 
 def check_chat():
@@ -42,6 +44,22 @@ def check_history():
     first = agent().run_sync(QUESTION)
     again = agent().run_sync("What is it?", message_history=first.all_messages())
     holds(again.usage.input_tokens > first.usage.input_tokens, "the history is a part of the prompt")
+
+
+def check_typed_output():
+    for model_class in (OpenAIChatModel, OpenAIResponsesModel):
+        typed = agent(model_class, output_type=NativeOutput(Castle), max_tokens=300)
+        holds(isinstance(typed.run_sync(castles.QUESTION).output, Castle), model_class.__name__)
+    either = agent(output_type=NativeOutput([Castle, Door]), max_tokens=300).run_sync(castles.QUESTION).output
+    holds(isinstance(either, (Castle, Door)), f"one of two classes: {either!r}")
+
+
+def check_streamed_typed_output():
+    async def streamed():
+        async with agent(output_type=NativeOutput(Castle), max_tokens=300).run_stream(castles.QUESTION) as result:
+            return [part async for part in result.stream_output(debounce_by=None)]
+
+    holds(isinstance(asyncio.run(streamed())[-1], Castle), "the last part is whole")
 
 
 def agent_with_tool(colours, **options):

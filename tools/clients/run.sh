@@ -2,9 +2,9 @@
 # Runs real clients of OpenAI's and Anthropic's APIs against `sluice serve` with the bundled model.
 #
 #   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, ruler, langchain, litellm,
-#                                         pydantic-ai, llm, schemathesis, load-tools, silent-peer,
-#                                         claude-code, codex, llama-suite, vllm-suite; all without
-#                                         a name
+#                                         pydantic-ai, instructor, llama-index, smolagents, llm,
+#                                         schemathesis, load-tools, silent-peer, claude-code, codex,
+#                                         llama-suite, vllm-suite; all without a name
 #
 # SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
 # each client has a virtual environment of its own, kept for the next run
@@ -23,8 +23,8 @@ here=tools/clients
 
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
-all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai llm schemathesis
-  load-tools silent-peer claude-code codex llama-suite vllm-suite)
+all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai instructor llama-index
+  smolagents llm schemathesis load-tools silent-peer claude-code codex llama-suite vllm-suite)
 # What the tests of other servers import.
 suite_packages="pytest==9.2.0 pytest-timeout==2.4.0 requests==2.34.2 openai==3.54.0"
 
@@ -39,6 +39,9 @@ packages_of() {
     ruler) echo "lm-eval[api]==0.4.13 wonderwords==3.0.1 transformers==5.23.0" ;;
     litellm) echo "litellm[mcp]==1.109.3" ;;
     pydantic-ai) echo "pydantic-ai-slim[openai]==2.68.0" ;;
+    instructor) echo "instructor==1.17.0" ;;
+    llama-index) echo "llama-index-llms-openai-like==0.8.1" ;;
+    smolagents) echo "smolagents[openai]==1.26.0" ;;
     llm) echo "llm==0.36" ;;
     schemathesis) echo "schemathesis==4.32.0" ;;
     load-tools) echo "slowhttptest wrk" ;;
@@ -102,6 +105,15 @@ start_server() {
   return 1
 }
 
+# check_CLIENT.py, and then what is only about a part of it, check_CLIENT_*.py.
+run_programs() {
+  local program status=0 name="$here/check_${1//-/_}"
+  for program in "$name.py" "$name"_*.py; do
+    [ ! -e "$program" ] || "$environments/$1/bin/python" "$program" || status=$?
+  done
+  return "$status"
+}
+
 # SIGTERM must end it with status 0.
 stop_server() {
   local pid="$server_pid" status
@@ -156,7 +168,7 @@ for client in "$@"; do
   fi
   # A server for each client, so that no client finds the cache of another.
   start_server "$client" || exit 1
-  "$environments/$client/bin/python" "$here/check_${client//-/_}.py"
+  run_programs "$client"
   status=$?
   stop_server || status=1
   case "$status" in
