@@ -123,4 +123,8 @@ void check(BenchLoadCommand* bench, const Given& given) {
   check_engine(bench->engine, given, {Unused::kStalls, Unused::kAudit});
 }
 
+void check(BenchStructuredCommand* bench, const Given& given) {
+  check_engine(bench->engine, given, {Unused::kSequences, Unused::kNoPrefixes});
+}
+
 }  // namespace sluice::lab

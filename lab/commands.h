@@ -18,5 +18,6 @@ int bench_speculative(const BenchSpeculativeCommand& command);
 int bench_recall(const BenchRecallCommand& command);
 int bench_tokenizer(const BenchTokenizerCommand& command);
 int bench_load(const BenchLoadCommand& command);
+int bench_structured(const BenchStructuredCommand& command);
 
 }  // namespace sluice::lab

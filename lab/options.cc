@@ -189,4 +189,26 @@ void declare(OptionSet& set, BenchLoadCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
+// The vocabulary of the model's own tokenizer, since masks cost what it has; its weights do not
+// matter.
+void declare(OptionSet& set, BenchStructuredCommand* bench) {
+  bench->engine.load_format = LoadFormat::kDummy;
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  integer_list(set, "--rows", "sequences of a decode step (1,64)", &bench->rows, 1, 65536);
+  set.tokens("--prompt-tokens", "of each sequence (256)", &bench->prompt_tokens, 1, kMaxTokens);
+  set.tokens("--output-tokens", "of each sequence (128)", &bench->output_tokens, 2, kMaxInt32 / 2);
+  set.tokens("--long-prompt-tokens", "before a first token with a new schema (4K)",
+             &bench->long_prompt_tokens, 1, kMaxTokens);
+  set.value("--schema-bytes", "SIZE", "of a new schema (20K)",
+            [=](std::string_view source, std::string_view value) {
+              bench->schema_bytes = parse_byte_size(source, value);
+            });
+  set.integer("--repeats", "pairs of each row (5)", &bench->repeats, 1, 1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
 }  // namespace sluice::lab

@@ -109,6 +109,19 @@ struct BenchLoadCommand {
   bool gpu_lock = false;
 };
 
+// `sluice-lab structured`: runs with and without structured output, in turn.
+struct BenchStructuredCommand {
+  EngineOptions engine;
+  std::vector<int32_t> rows = {1, 64};  // sequences of the decode steps
+  int64_t prompt_tokens = 256;          // of each
+  int32_t output_tokens = 128;
+  int64_t long_prompt_tokens = 4096;  // before the first token with a new schema
+  size_t schema_bytes = size_t{20} << 10;
+  int32_t repeats = 5;
+  bool json = false;
+  bool gpu_lock = false;
+};
+
 // Each sets the defaults of `bench`, which outlives the set, and declares its options.
 void declare(cli::OptionSet& set, BenchTransferCommand* bench);
 void declare(cli::OptionSet& set, BenchStoreCommand* bench);
@@ -118,6 +131,7 @@ void declare(cli::OptionSet& set, BenchSpeculativeCommand* bench);
 void declare(cli::OptionSet& set, BenchRecallCommand* bench);
 void declare(cli::OptionSet& set, BenchTokenizerCommand* bench);
 void declare(cli::OptionSet& set, BenchLoadCommand* bench);
+void declare(cli::OptionSet& set, BenchStructuredCommand* bench);
 
 // As those of cli/options/option_checks.h. Errors of all: kInvalidArgument naming the option, its
 // value and a remedy. Some also set fields that follow from the options given.
@@ -129,5 +143,6 @@ void check(BenchSpeculativeCommand* bench, const cli::Given& given);
 void check(BenchRecallCommand* bench, const cli::Given& given);
 void check(BenchTokenizerCommand* bench, const cli::Given& given);
 void check(BenchLoadCommand* bench, const cli::Given& given);
+void check(BenchStructuredCommand* bench, const cli::Given& given);
 
 }  // namespace sluice::lab

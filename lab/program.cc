@@ -25,7 +25,9 @@ const cli::ProgramSpec& program() {
        cli::subcommand("recall", "Attention mass that the tiles of each estimator hold, on a text",
                        bench_recall),
        cli::subcommand("tokenizer", "MB/s of encoding text", bench_tokenizer),
-       cli::subcommand("load", "Time and peak memory of loading", bench_load)});
+       cli::subcommand("load", "Time and peak memory of loading", bench_load),
+       cli::subcommand("structured", "Cost of structured output: decode steps and first tokens",
+                       bench_structured)});
   return spec;
 }
 

@@ -23,6 +23,7 @@ struct DecodeShape {
   int64_t num_seqs = 0;            // rows, padding included
   int64_t max_kv_tokens = 0;       // context that grids and the block table are sized for, padded
   int32_t walk_variant = 0;        // PassPlan::variant
+  bool draws = true;               // ends with the sampler
   bool wants_top = false;          // some row returns its likeliest tokens
   bool wants_suppressed = false;   // some row has suppressed ids
   bool wants_adjustments = false;  // some row has penalties, biases or allowed ids

@@ -41,7 +41,7 @@ EngineStations::EngineStations(const EngineOptions& options, EngineParts parts,
   scheduler = std::make_unique<Scheduler>(plan.passes.scheduler, *kv);
   observer = std::make_unique<Observer>(rank->residency(), rank->policies(), plan.kv_layout.block);
   answers = std::make_unique<Answers>(front->config().eos_ids);
-  grammars = std::make_unique<Grammars>(*front, now_ns);
+  grammars = std::make_unique<Grammars>(*front, now_ns, std::move(parts.before_masks));
   make_drafts(options, parts);
   solo = std::make_unique<Solo>(Solo::Stations{.front = *front,
                                                .rank = *rank,

@@ -51,6 +51,9 @@ struct EngineParts {
   // null: the options' ones. And the verdicts of a benchmark; null: the verifying pass's.
   std::unique_ptr<DraftSource> draft_source = nullptr;
   ForcedAcceptance forced_acceptance = nullptr;
+  // Called on a worker before the masks of each sequence and pass are made; null: nothing. A test
+  // has masks that are late.
+  std::function<void()> before_masks = nullptr;
   // The files of the KV store; null: the system's. A test has disks that fail.
   StoreFiles* store_files = nullptr;
 };

@@ -74,17 +74,16 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   }
   for (const ScheduledSequence& s : batch.sequences) s.sequence->count_pass(begin_ns);
   stations_.drafts->plan(batch);
-  for (auto& failure : stations_.grammars->mask(batch)) {
-    fail_request(failure.id, std::move(failure.error));
-  }
-  if (batch.sequences.empty()) return outputs;
+  stations_.grammars->order_masks(batch);
   stations_.observer->begin_step(batch);
   const auto tokens = run(batch, watch);
   if (tokens) {
     const int64_t end_ns = stations_.now_ns();
     stations_.scheduler->measured(batch, end_ns - begin_ns);
     stations_.drafts->measured(batch, end_ns);
-    for (const SampledToken& token : *tokens) token.sequence->count_end(end_ns);
+    for (const SampledToken& token : *tokens) {
+      if (token.sequence->grammar.gives_token()) token.sequence->count_end(end_ns);
+    }
     commit(batch, *tokens, outputs);
   }
   stations_.observer->end_step(batch);
@@ -114,20 +113,23 @@ std::optional<std::span<const SampledToken>> LlmEngine::run(const Batch& batch,
 }
 
 // What a pass has computed becomes part of its sequences: rows with valid KV, tokens, outputs,
-// ends.
+// ends. A sequence whose masks were late computes the rows of its token again.
 void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
                        std::vector<RequestOutput>& outputs) {
   if (batch.kind.is_verify) return commit_verified(batch, tokens, outputs);
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const ScheduledSequence& scheduled = batch.sequences[i];
     Sequence& sequence = *scheduled.sequence;
-    stations_.kv->commit(sequence, batch.kind, scheduled.num_rows);
+    const int64_t num_repeated = sequence.grammar.gives_token() ? 0 : scheduled.num_sampled();
+    if (scheduled.num_rows == num_repeated) continue;
+    stations_.kv->commit(sequence, batch.kind, scheduled.num_rows - num_repeated);
     if (batch.kind.is_prefill) {
       stations_.observer->count_mass(sequence, static_cast<int64_t>(i));
     }
     if (!scheduled.wants_token) Answers::report_progress(sequence, outputs);
   }
   for (const SampledToken& token : tokens) {
+    if (!token.sequence->grammar.gives_token()) continue;
     stations_.answers->append(token);
     report(*token.sequence, outputs);
   }
@@ -137,8 +139,14 @@ void LlmEngine::commit_verified(const Batch& batch, std::span<const SampledToken
                                 std::vector<RequestOutput>& outputs) {
   for (const ScheduledSequence& scheduled : batch.sequences) {
     const auto count = static_cast<size_t>(scheduled.num_sampled());
-    commit_draft(*scheduled.sequence, tokens.first(count));
-    report(*scheduled.sequence, outputs);
+    Sequence& sequence = *scheduled.sequence;
+    if (sequence.grammar.gives_token()) {
+      commit_draft(sequence, tokens.first(count));
+      report(sequence, outputs);
+    } else {
+      sequence.draft.tokens.clear();
+      stations_.kv->drop_drafts(sequence);
+    }
     tokens = tokens.subspan(count);
   }
 }

@@ -47,6 +47,10 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
     return std::nullopt;
   }
   parts_.residency.prefetch(expect_next);
+  if (sampler_.awaits_masks()) {
+    sampler_.take_masks(parts_.compute, batch.may_skip_tokens());
+    sampler_.enqueue(parts_.compute, parts_.decoder.logits(num_logit_rows_), device_);
+  }
   if (scores_prompts_ && !score_prompts(batch, watch)) {
     parts_.residency.synchronize();  // as above
     return std::nullopt;
@@ -63,12 +67,14 @@ bool Runner::score_prompts(const Batch& batch, const PassWatch* watch) {
 void Runner::enqueue_batch(const Batch& batch) {
   // Parts wait for each other on the host, which no graph can.
   if (!pads(batch) || !plan_.capturable || sampler_.takes_parts()) return enqueue();
+  const bool draws = !sampler_.awaits_masks();
   graphs_.run({.num_seqs = pass_.kv_end.dim(0),
                .max_kv_tokens = pass_.batch.max_kv_tokens,
                .walk_variant = plan_.variant,
-               .wants_top = sampler_.wants_top(),
-               .wants_suppressed = sampler_.wants_suppressed(),
-               .wants_adjustments = sampler_.wants_adjustments()},
+               .draws = draws,
+               .wants_top = draws && sampler_.wants_top(),
+               .wants_suppressed = draws && sampler_.wants_suppressed(),
+               .wants_adjustments = draws && sampler_.wants_adjustments()},
               [this] { this->enqueue(); });
 }
 
@@ -234,7 +240,11 @@ void Runner::run_pass(Enqueue enqueue) {
   parts_.residency.end_pass();
 }
 
-void Runner::enqueue() { sampler_.enqueue(parts_.compute, forward(nullptr), device_); }
+// Rows that wait for their masks are drawn after it.
+void Runner::enqueue() {
+  const TensorView logits = forward(nullptr);
+  if (!sampler_.awaits_masks()) sampler_.enqueue(parts_.compute, logits, device_);
+}
 
 // One transfer, then the decoder.
 TensorView Runner::forward(TapSink* taps) {

@@ -93,7 +93,7 @@ class Runner {
   bool score_prompts(const Batch& batch, const PassWatch* watch);
   // Copies logits to the host and waits for them.
   std::vector<float> to_host(const TensorView& logits);
-  // Enqueues the pass op by op: upload, decoder, sampler.
+  // Enqueues the pass op by op: upload, decoder, and the sampler if no row waits for its mask.
   void enqueue();
   TensorView forward(TapSink* taps);
 

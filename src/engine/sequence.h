@@ -18,6 +18,7 @@
 #include "engine/mass_sums.h"
 #include "engine/sampling/guide.h"
 #include "engine/sampling/logit_entries.h"
+#include "engine/sampling/mask_order.h"
 #include "engine/speculation/draft_record.h"
 #include "kv/sequence_kv.h"
 #include "sluice/cancel_flag.h"
@@ -67,11 +68,18 @@ struct AnswerSlot {
 
 // Of the grammars.
 struct GrammarSlot {
-  std::unique_ptr<Guide> guide;  // null: the answer is free
-  int64_t asked_ns = 0;          // when its grammar was asked for
+  std::shared_ptr<Guide> guide;      // null: the answer is free
+  std::shared_ptr<MaskOrder> masks;  // the newest; null: none yet
 
-  // Whether the next token has to wait for the grammar; the prompt does not.
-  bool is_waiting() const { return guide != nullptr && guide->is_waiting(); }
+  // Whether the next token has to wait for the grammar, or for masks that take long; the prompt
+  // does not.
+  bool is_waiting() const {
+    if (guide == nullptr) return false;
+    return has_pending_masks() ? masks->is_slow() : guide->is_waiting();  // a worker has the guide
+  }
+  bool has_pending_masks() const { return masks != nullptr && !masks->is_done(); }
+  // Whether the pass that has drawn gives the sequence a token.
+  bool gives_token() const { return masks == nullptr || masks->gives_token(); }
 };
 
 struct Sequence {

@@ -86,12 +86,13 @@ size_t Guide::num_allowed(std::span<const int32_t> tokens) {
 
 // Each mask is that of the text with the drafts before it. Cost: a mask takes microseconds, the
 // first ones after a compilation up to some milliseconds.
-bool Guide::make_masks(std::span<const int32_t> drafts, int64_t first, int64_t count) {
+bool Guide::make_masks(std::span<const int32_t> drafts, int64_t first, int64_t count,
+                       GuideMasks& masks) {
   const State state = state_;
   const int64_t num_matched = num_matched_;
-  first_mask_ = first;
-  masks_.resize(static_cast<size_t>(count * num_words_));
-  is_masked_.assign(static_cast<size_t>(count), false);
+  masks.first = first;
+  masks.words.resize(static_cast<size_t>(count * num_words_));
+  masks.is_masked.assign(static_cast<size_t>(count), false);
   bool leaves_token = true;
   for (int64_t i = 0; i < first + count; ++i) {
     if (i > 0) SLUICE_CHECK(go(drafts[static_cast<size_t>(i - 1)]), "draft {}", i - 1);
@@ -100,8 +101,9 @@ bool Guide::make_masks(std::span<const int32_t> drafts, int64_t first, int64_t c
     if (i < first || has_ended) continue;
     const auto row = static_cast<size_t>(i - first);
     const auto num_words = static_cast<size_t>(num_words_);
-    leaves_token = make_mask(std::span(masks_).subspan(row * num_words, num_words)) && leaves_token;
-    is_masked_[row] = true;
+    const auto words = std::span(masks.words).subspan(row * num_words, num_words);
+    leaves_token = make_mask(words) && leaves_token;
+    masks.is_masked[row] = true;
   }
   go_back(state, num_matched);
   return leaves_token;
@@ -126,11 +128,11 @@ bool Guide::make_mask(std::span<int32_t> words) {
 }
 
 // A row after an end has none.
-std::span<const int32_t> Guide::mask(int64_t num_drafts) const {
-  const auto row = static_cast<size_t>(num_drafts - first_mask_);
-  if (row >= is_masked_.size() || !is_masked_[row]) return {};
-  return std::span(masks_).subspan(row * static_cast<size_t>(num_words_),
-                                   static_cast<size_t>(num_words_));
+std::span<const int32_t> GuideMasks::row(int64_t num_drafts) const {
+  const auto index = static_cast<size_t>(num_drafts - first);
+  if (index >= is_masked.size() || !is_masked[index]) return {};
+  const size_t num_words = words.size() / is_masked.size();
+  return std::span(words).subspan(index * num_words, num_words);
 }
 
 }  // namespace sluice

@@ -1,7 +1,8 @@
 // Guide: where the answer of one sequence is in its grammar, and which tokens may follow.
 //
-// A member of Sequence, so that it survives preemption. Grammars makes it, asks for the masks of
-// each pass and tells it each token; Sampler copies the masks. Thread rule: the engine's thread.
+// A member of Sequence, so that it survives preemption. Grammars makes it and has the masks of each
+// pass made (mask_order.h); Answers tells it each token. Thread rule: one thread at a time: the
+// engine's, but for masks that are being made.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,16 @@
 #include "sluice/sampling_params.h"
 
 namespace sluice {
+
+// The masks after the numbers of drafts [first, first + is_masked.size()).
+struct GuideMasks {
+  int64_t first = 0;
+  std::vector<int32_t> words;   // of all masks
+  std::vector<bool> is_masked;  // by mask; false: nothing is drawn there
+
+  // The mask after `num_drafts` drafts; empty: all tokens are allowed.
+  std::span<const int32_t> row(int64_t num_drafts) const;
+};
 
 class Guide {
  public:
@@ -38,9 +49,7 @@ class Guide {
   size_t num_allowed(std::span<const int32_t> tokens);
   // Makes the masks after each of the numbers of drafts [first, first + count). False if one of
   // them allows no token. REQUIRES: not waiting; all drafts are allowed.
-  bool make_masks(std::span<const int32_t> drafts, int64_t first, int64_t count);
-  // The mask after `num_drafts` drafts, of the last make_masks; empty: all tokens are allowed.
-  std::span<const int32_t> mask(int64_t num_drafts) const;
+  bool make_masks(std::span<const int32_t> drafts, int64_t first, int64_t count, GuideMasks& masks);
 
  private:
   enum class State {
@@ -63,9 +72,6 @@ class Guide {
   int64_t num_words_;
   std::vector<int32_t> end_ids_;
   std::vector<int32_t> allowed_;  // by the request's other parameters; empty: all
-  int64_t first_mask_ = 0;
-  std::vector<int32_t> masks_;   // of the last make_masks
-  std::vector<bool> is_masked_;  // likewise
 };
 
 }  // namespace sluice

@@ -2,9 +2,13 @@
 #include "engine/sampling/sampler.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace sluice {
 namespace {
+
+// How long the sequences of a decode step wait for the mask of another one.
+constexpr std::chrono::milliseconds kLongestMaskWait{2};
 
 // Rows [first, first + count) of every argument; masks have numbers of their own.
 SampleArgs rows_of(const SampleArgs& all, int64_t first, int64_t count) {
@@ -57,6 +61,7 @@ void Sampler::begin_pass() {
   wants_suppressed_ = false;
   adjustments_.begin_pass();
   masks_.begin_pass();
+  awaited_.clear();
 }
 
 void Sampler::describe(const Sequence& sequence, int64_t num_drafts, int64_t index,
@@ -86,11 +91,25 @@ void Sampler::describe(const Sequence& sequence, int64_t num_drafts, int64_t ind
 // A guide's masks leave out what the parameters ban, too.
 int32_t Sampler::add_mask(const Sequence& sequence, int64_t num_drafts) {
   if (sequence.grammar.guide) {
-    const auto words = sequence.grammar.guide->mask(num_drafts);
-    if (!words.empty()) return masks_.add_words(words);
+    const int32_t mask = masks_.add_later();
+    awaited_.push_back({.order = sequence.grammar.masks, .num_drafts = num_drafts, .mask = mask});
+    return mask;
   }
   const auto& allowed = sequence.params.allowed_token_ids;
   return allowed ? masks_.add(*allowed) : -1;
+}
+
+// The wait begins when the device has nothing else to do, and is one for all rows.
+void Sampler::take_masks(Stream& stream, bool may_be_late) {
+  const auto is_done = [](const AwaitedMask& awaited) { return awaited.order->is_done(); };
+  if (!std::ranges::all_of(awaited_, is_done)) stream.synchronize();
+  const MaskOrder::Clock::time_point soon = MaskOrder::Clock::now() + kLongestMaskWait;
+  for (const AwaitedMask& awaited : awaited_) {
+    MaskOrder& order = *awaited.order;
+    order.set_late(!order.wait_until(may_be_late ? soon : order.deadline()));
+    masks_.set(awaited.mask,
+               order.gives_token() ? order.mask(awaited.num_drafts) : std::span<const int32_t>());
+  }
 }
 
 void Sampler::describe_padding(int64_t index, const PassArrays& host) {

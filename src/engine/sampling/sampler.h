@@ -62,8 +62,16 @@ class Sampler {
   bool wants_top() const { return wants_top_; }
   bool wants_suppressed() const { return wants_suppressed_; }
   bool wants_adjustments() const { return adjustments_.any() || masks_.any(); }
+  // Whether some row's mask is made while the decoder computes: then `take_masks` comes before
+  // `enqueue`, which is not a part of a graph.
+  bool awaits_masks() const { return !awaited_.empty(); }
   // Whether the adjustments of the rows are too many to be sampled at once.
   bool takes_parts() const { return first_part_ < adjustments_.num_rows(); }
+
+  // Waits for the masks of the described rows and writes them. With `may_be_late` it waits a moment
+  // after the stream's work is done at most, since other sequences wait too, else as long as a mask
+  // may take; rows without a mask then draw from all tokens, and their orders are late.
+  void take_masks(Stream& stream, bool may_be_late);
 
   // Enqueues sampling from `logits` (f32 [n, vocab]) with the device's arrays, and the transfer of
   // the results to the host.
@@ -83,6 +91,12 @@ class Sampler {
   };
   static Results cut(Arena& arena, int64_t num_rows, bool with_top);
   static SampledToken read_row(const Results& host, int64_t row, Sequence* sequence);
+  // A row whose mask is made meanwhile.
+  struct AwaitedMask {
+    std::shared_ptr<MaskOrder> order;
+    int64_t num_drafts = 0;
+    int32_t mask = 0;
+  };
   int32_t add_mask(const Sequence& sequence, int64_t num_drafts);
   // Samples with adjustments and masks, in as many parts as the arrays of adjustments need.
   void sample_parts(Stream& stream, const SampleArgs& all);
@@ -94,6 +108,7 @@ class Sampler {
   bool wants_suppressed_ = false;
   AdjustmentArrays adjustments_;
   TokenMasks masks_;
+  std::vector<AwaitedMask> awaited_;
   int64_t first_part_ = 0;            // rows whose adjustments are in the arrays after end_describe
   std::vector<SampledToken> tokens_;  // the result of `collect`; keeps its capacity
 };

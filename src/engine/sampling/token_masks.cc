@@ -29,10 +29,14 @@ int32_t TokenMasks::add(const std::vector<int32_t>& ids) {
   return num_masks_++;
 }
 
-int32_t TokenMasks::add_words(std::span<const int32_t> words) {
+void TokenMasks::set(int32_t mask, std::span<const int32_t> words) {
+  int32_t* to = masks_.rows(mask, 1).data<int32_t>();
+  if (words.empty()) {
+    std::fill_n(to, masks_.dim(1), -1);
+    return;
+  }
   SLUICE_CHECK(std::ssize(words) == masks_.dim(1), "{} words", words.size());
-  std::ranges::copy(words, masks_.rows(num_masks_, 1).data<int32_t>());
-  return num_masks_++;
+  std::ranges::copy(words, to);
 }
 
 }  // namespace sluice

@@ -28,8 +28,10 @@ class TokenMasks {
   void begin_pass() { num_masks_ = 0; }
   // Adds a mask of these tokens, ids of the vocabulary, and returns what SampleRow::mask calls it.
   int32_t add(const std::vector<int32_t>& ids);
-  // The same for a mask as words. REQUIRES: as many as a mask has.
-  int32_t add_words(std::span<const int32_t> words);
+  // Adds a mask that `set` writes before the op is enqueued.
+  int32_t add_later() { return num_masks_++; }
+  // Writes a mask as words; empty: all tokens. REQUIRES: as many as a mask has, or none.
+  void set(int32_t mask, std::span<const int32_t> words);
   // Whether the pass has any mask.
   bool any() const { return num_masks_ > 0; }
 

@@ -51,6 +51,9 @@ struct Batch {
   PassKind kind;
   std::vector<ScheduledSequence> sequences;
 
+  // Whether a sequence may give no token now and repeat its rows later: spans of prompts end where
+  // the plan has them end, and a draft pass is followed by the one that verifies it.
+  bool may_skip_tokens() const { return !kind.is_prefill && !kind.is_draft; }
   // Tokens that the pass samples.
   int64_t num_sampled() const {
     int64_t sum = 0;

@@ -1,9 +1,9 @@
 // Grammars: structured output. Grammars are asked for when a request arrives, compiled beside the
-// passes over its prompt, and give the masks of each pass.
+// passes over its prompt, and give the masks of each pass, which are made beside it.
 //
 // Owned by LlmEngine. A sequence whose grammar is not compiled yet gets the rows of its prompt but
-// the last; others never wait for it. `check` may be called on any thread, all else on the
-// engine's.
+// the last; others never wait for it. They wait two milliseconds at most for its masks, after
+// which it gives no token until these are made. Thread rule: the engine's thread.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/sampling/mask_workers.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/stations/answers.h"
@@ -33,35 +35,49 @@ class Grammars {
     std::string error;
   };
 
-  // REQUIRES: both outlive this object.
-  Grammars(const Front& front, const std::function<int64_t()>& now_ns)
-      : front_(front), now_ns_(now_ns) {}
+  // `before_masks`: see EngineParts. REQUIRES: the others outlive this object.
+  Grammars(const Front& front, const std::function<int64_t()>& now_ns,
+           std::function<void()> before_masks)
+      : front_(front), now_ns_(now_ns), workers_(std::move(before_masks)) {}
 
   // Asks for the sequence's grammar, if it has a structure. REQUIRES: Front::check let it through.
   void begin(Sequence& sequence);
-  // The sequences whose grammar failed since the last call. Cost: nothing without compilations.
+  // The sequences whose grammar or masks failed since the last call. Cost: nothing without either.
   std::vector<Failure> take_failed();
   // Whether some sequence waits; and waits with it, a few milliseconds at most.
   bool wait();
   // The sequence has ended.
   void forget(SequenceId id);
 
-  // Makes the masks of all rows that the pass samples, and takes sequences that cannot go on out
-  // of it.
-  std::vector<Failure> mask(Batch& batch);
-  // Cuts the drafts of a sequence before the first one that its grammar does not allow.
+  // Has the masks of all rows made that the pass samples.
+  void order_masks(const Batch& batch);
+  // Cuts the drafts of a sequence before the first one that its grammar does not allow, or that
+  // masks which were late do not cover.
   static void cut_drafts(Sequence& sequence);
 
  private:
   struct Pending {
-    SequenceId id;
+    Sequence* sequence = nullptr;
     GrammarOrderPtr order;
-    int64_t asked_ns;
+    int64_t asked_ns = 0;
   };
+  struct Ordered {
+    SequenceId id;
+    std::shared_ptr<MaskOrder> order;
+  };
+  static std::shared_ptr<MaskOrder> order_of(const Sequence& sequence, int64_t first,
+                                             int64_t count);
+  // Whether it is no longer pending.
+  bool take_compiled(const Pending& pending, std::vector<Failure>& failed);
+  void order(Sequence& sequence, std::shared_ptr<MaskOrder> order);
+  void take_failed_masks(std::vector<Failure>& failed);
 
   const Front& front_;
   const std::function<int64_t()>& now_ns_;
-  std::vector<Pending> pending_;  // sequences whose grammar is not compiled
+  std::vector<Pending> pending_;                        // sequences whose grammar is not compiled
+  std::vector<Ordered> ordered_;                        // masks whose result was not looked at
+  std::vector<std::shared_ptr<MaskOrder>> new_orders_;  // not given to the workers yet
+  MaskWorkers workers_;
 };
 
 }  // namespace sluice

@@ -96,12 +96,14 @@ void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
                               .wants_token = true,
                               .num_ahead = num_ahead});
   }
-  // One that cannot go on has no more drafts; the verify pass finds out that it has no tokens.
-  stations_.grammars.mask(pass);
-  if (pass.sequences.empty()) return;
+  // One that cannot go on has no more drafts, and ends after the verify pass.
+  stations_.grammars.order_masks(pass);
   stations_.observer.begin_step(pass);
   const auto tokens = stations_.rank.run(pass, expect_next);
-  for (const SampledToken& token : *tokens) token.sequence->draft.tokens.push_back(token.token_id);
+  for (const SampledToken& token : *tokens) {
+    Sequence& sequence = *token.sequence;
+    if (sequence.grammar.gives_token()) sequence.draft.tokens.push_back(token.token_id);
+  }
   stations_.observer.end_step(pass);
   const int64_t draft_ns = stations_.now_ns() - begin_ns;
   speculator_.measured_draft(draft_ns);

@@ -1,5 +1,10 @@
 // Structured output: every answer that ended by itself is what was asked for, and the same seed
 // gives the same answer alone, batched, with drafts, preempted, and wherever KV is.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "engine/speculation/speculative_engine.h"
@@ -194,6 +199,76 @@ TEST_F(Structured, GraphsChangeNoBit) {
   LlmEngine engine(options, std::move(parts));
   expect_all_alike(run_jobs(engine, jobs_), reference_, "graphs");
   EXPECT_GT(engine.stats().num_graph_launches, 0);
+}
+
+// Some masks come after the device has waited for it, alone or with drafts.
+TEST_F(Structured, LateMasksChangeNoBit) {
+  const auto run_late = [](EngineOptions options, std::unique_ptr<DraftSource> drafts) {
+    auto count = std::make_shared<std::atomic<int>>(0);
+    LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2}),
+                           .draft_source = std::move(drafts),
+                           .before_masks = [count] {
+                             if (++*count % 17 != 0) return;
+                             std::this_thread::sleep_for(std::chrono::milliseconds(6));
+                           }};
+    LlmEngine engine(options, std::move(parts));
+    return run_jobs(engine, jobs_);
+  };
+  const EngineOptions options = tiny_options(kStructuredModel);
+  expect_all_alike(run_late(options, nullptr), reference_, "resident");
+  for (const char* name : {"chunked", "layerwise"}) {
+    expect_all_alike(run_late(testing::place_of(name).put(options), nullptr), reference_, name);
+  }
+  const auto mostly = [](int64_t at) { return at % 3 != 0; };
+  expect_all_alike(run_late(speculative(SpeculativeMethod::kNgram, 3),
+                            std::make_unique<KnownTexts>(texts_, mostly)),
+                   reference_, "drafts");
+  expect_all_alike(run_late(speculative(SpeculativeMethod::kSparse, 3), nullptr), reference_,
+                   "sparse drafts");
+}
+
+// A free request ends while the masks of another one are made; what they would have been, comes
+// after.
+TEST_F(Structured, MasksHoldUpNobody) {
+  std::atomic<bool> is_free_done = false;
+  std::atomic<bool> was_held = false;
+  LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2}),
+                         .before_masks = [&] {
+                           if (was_held.exchange(true)) return;
+                           for (int i = 0; i < 900 && !is_free_done; ++i) {
+                             std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                           }
+                         }};
+  const EngineOptions options = tiny_options(kStructuredModel);
+  LlmEngine engine(options, std::move(parts));
+  std::vector<RequestOutput> finished;
+  Job free{random_tokens(20, 3), sampled(30, 3)};
+  const SequenceId free_id = engine.add_request(free.prompt, free.params);
+  testing::run_steps(engine, 3, finished);  // its prompt is computed
+  const Job held = jobs_[0];
+  const SequenceId held_id = engine.add_request(held.prompt, held.params);
+  while (finished.empty()) testing::run_steps(engine, 1, finished);
+  EXPECT_EQ(finished[0].request_id, free_id.value);
+  is_free_done = true;
+  testing::run_steps(engine, 1000, finished);
+  ASSERT_EQ(finished.size(), 2u);
+  EXPECT_EQ(finished[1].request_id, held_id.value);
+  EXPECT_EQ(finished[1].token_ids, reference_[0].token_ids);
+}
+
+TEST_F(Structured, MasksThatTakeASecondEndTheirRequestAlone) {
+  std::atomic<int> count = 0;
+  LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2}),
+                         .before_masks = [&] {
+                           if (++count != 3) return;
+                           std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+                         }};
+  LlmEngine engine(tiny_options(kStructuredModel), std::move(parts));
+  const Job free{random_tokens(20, 3), sampled(30, 3)};
+  const auto outputs = run_jobs(engine, {jobs_[0], free});
+  EXPECT_EQ(outputs[0].finish_reason, FinishReason::kError);
+  EXPECT_NE(outputs[0].error.find("not known after 1 s"), std::string::npos) << outputs[0].error;
+  EXPECT_EQ(outputs[1].finish_reason, FinishReason::kLength);
 }
 
 // A structure that is still compiled does not hold up a request that has none, and may be given up.
