@@ -28,6 +28,7 @@ const CommandUses kCommandUses = {
      {{"speculative", "d"}, {"sequences", "stalls", "audit", "prefixes", "cache", "store"}}},
     {"recall", {{"recall", "d"}, {"stalls", "audit", "offload", "drafts", "store"}}},
     {"load", {{"load", "d"}, {"stalls", "audit", "offload", "store", "seed"}}},
+    {"structured", {{"structured", "d"}, {"sequences", "prefixes", "store", "seed"}}},
 };
 
 const OwnRefusals kOwnRefusals = {

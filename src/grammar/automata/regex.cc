@@ -199,7 +199,7 @@ RegexParser::Part RegexParser::repeat(size_t begin, size_t end, int64_t min,
   };
   const int32_t first = made_.add_state();
   Part all{first, first};
-  const int64_t num_copies = max ? *max : min + 1;
+  const int64_t num_copies = max.value_or(min + 1);
   const int32_t last = made_.add_state();
   for (int64_t i = 0; i < num_copies; ++i) {
     const Part part = copy();
