@@ -30,7 +30,8 @@ constexpr const char* load_format_name(LoadFormat format) {
 
 // An empty optional takes the default that its comment gives.
 struct EngineOptions {
-  std::string model;  // a Hugging Face model directory
+  // A Hugging Face model directory, or the name of a model in the Hugging Face cache ("ORG/NAME").
+  std::string model;
   // A file with the Jinja chat template for LLM::chat_prompt. "": the model's own.
   std::string chat_template;
   LoadFormat load_format = LoadFormat::kAuto;
@@ -95,8 +96,9 @@ inline constexpr OptionRow kModelRow =
     option_row<&EngineOptions::model>({.name = "model",
                                        .flags = "-m,--model",
                                        .kind = OptionKind::kText,
-                                       .placeholder = "DIR",
-                                       .help = "Hugging Face model directory"});
+                                       .placeholder = "MODEL",
+                                       .help = "Hugging Face model directory, or ORG/NAME of "
+                                               "its cache"});
 inline constexpr OptionRow kChatTemplateRow = option_row<&EngineOptions::chat_template>(
     {.name = "chat_template",
      .kind = OptionKind::kText,

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bind.h"
+#include "io/hub_cache.h"
 #include "options.h"
 #include "text/build_info.h"
 #include "text/inspect_json.h"
@@ -37,6 +38,10 @@ Keywords build_info() {
 
 void bind_inspect(nb::module_& m) {
   m.def("inspect", inspect, nb::arg("options"), "JSON, as `sluice inspect --json` prints it.");
+  m.def(
+      "find_model", [](const std::string& model) { return to_text(find_model(model).string()); },
+      nb::arg("model"),
+      "The directory that LLM reads: of a name, its snapshot in the Hugging Face cache.");
   m.def("build_info", build_info);
 }
 

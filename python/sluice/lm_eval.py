@@ -19,7 +19,7 @@ from lm_eval.models.utils import (  # type: ignore[import-untyped,unused-ignore]
 from lm_eval.utils import (  # type: ignore[import-untyped,unused-ignore]
     get_rolling_token_windows, make_disjoint_window, simple_parse_args_string)
 
-from sluice import LLM, SamplingParams
+from sluice import LLM, SamplingParams, _core
 
 _Scored = tuple[Any, list[int], list[int]]  # key of the cache, context, continuation
 
@@ -28,7 +28,7 @@ _Scored = tuple[Any, list[int], list[int]]  # key of the cache, context, continu
 class SluiceLM(TemplateLM):  # type: ignore[misc,unused-ignore]
     """A model for lm-eval. Requests of one call run in batches of max_num_seqs, so batch_size has no effect.
 
-    model or pretrained: a Hugging Face model directory. max_length: context and answer, at most max_model_len.
+    model or pretrained: a Hugging Face model directory, or ORG/NAME of its cache. max_length: context and answer, at most max_model_len.
     max_gen_toks: of an answer, unless the task says. enable_thinking and chat_template_args: for the chat template.
     options: those of sluice.LLM.
     """
@@ -42,7 +42,7 @@ class SluiceLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         if directory is None:
             raise ValueError("the model sluice needs model=DIR, a Hugging Face model directory")
         self._llm = LLM(directory, **options)
-        self._directory = Path(directory)
+        self._directory = Path(_core.find_model(directory))
         self._max_length = min(max_length or self._llm.max_model_len, self._llm.max_model_len)
         self._max_gen_toks = max_gen_toks
         self._template_kwargs = dict(chat_template_args or {})

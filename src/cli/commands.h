@@ -15,6 +15,7 @@ int run(const RunCommand& command);
 int tokenize(const TokenizeCommand& command);
 int score(const ScoreCommand& command);
 int inspect(const InspectCommand& command);
+int models(const ModelsCommand& command);
 // Serves until SIGINT or SIGTERM, then returns kExitOk; kExitFailure if the engine failed.
 int serve(const ServeCommand& command);
 int trace(const TraceCommand& command);

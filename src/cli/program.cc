@@ -37,6 +37,7 @@ ProgramSpec make_spec() {
       {subcommand("run", "Generate text", run, kRunExamples),
        subcommand("serve", "Answer HTTP requests as OpenAI's API does", serve, kServeExamples),
        subcommand("inspect", "Say what a model is and what of it fits, before loading", inspect),
+       subcommand("models", "List the models that are here, and say which run", models),
        subcommand("doctor", "Say what this machine offers", doctor),
        group("bench", "Measure against what the machine can do"),
        subcommand("bench decode", "Generated tokens/s against the memory's read rate",

@@ -19,6 +19,7 @@
 #include "cli/units.h"
 #include "core/error.h"
 #include "io/file.h"
+#include "io/model_directory.h"
 #include "sluice/inspect.h"
 #include "text/json_text.h"
 #include "text/observations_json.h"
@@ -372,11 +373,24 @@ int run_conversation(const RunCommand& command) {
   return ended ? kExitOk : kExitInterrupted;
 }
 
-// True with --interactive, and for --chat on a terminal without any prompt.
+// Whether the model has a chat template. Errors: of a directory that is no model.
+bool has_chat_template(const RunCommand& command) {
+  const ModelDirectory directory(command.engine.model);
+  try {
+    require_chat_template(command.engine, command.chat_options);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// True with --interactive, and on a terminal without any prompt if the model can chat.
 bool is_conversation(const RunCommand& command) {
   if (command.interactive) return true;
-  return command.chat && !command.json && command.prompts.empty() && command.files.empty() &&
-         is_terminal(stdin);
+  const bool has_prompt =
+      !command.prompts.empty() || !command.files.empty() || !command.tokens.empty();
+  if (has_prompt || command.json || command.special || !is_terminal(stdin)) return false;
+  return command.chat || has_chat_template(command);
 }
 
 // Most chat models continue a question instead of answering it, so mention --chat. Not for --json,

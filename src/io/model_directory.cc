@@ -3,7 +3,6 @@
 #include "io/model_directory.h"
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/hub_cache.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 
@@ -113,34 +113,30 @@ bool has_gguf(const std::filesystem::path& directory) {
        path.string(), kAdapterConfig, lacks);
 }
 
-// Whether the path has the form "org/name" of huggingface.co: two plain names. If a local directory
-// of the first name exists, the path is more likely a misspelt local one.
+// Whether the path is more likely the name of a repository, "org/name", than a misspelt local one,
+// which it is if a local directory of the first name exists.
 bool looks_like_repository(const std::filesystem::path& path) {
   const std::string text = path.string();
   const size_t slash = text.find('/');
-  if (slash == 0 || slash == text.npos || slash + 1 == text.size()) return false;
-  const auto is_plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
-  };
-  const std::string organisation = text.substr(0, slash), name = text.substr(slash + 1);
   std::error_code error;
-  return text[0] != '.' && std::all_of(organisation.begin(), organisation.end(), is_plain) &&
-         std::all_of(name.begin(), name.end(), is_plain) &&
-         !std::filesystem::exists(organisation, error);
+  return slash != text.npos && is_hub_name(text) &&
+         !std::filesystem::exists(text.substr(0, slash), error);
 }
 
 // What to do about a model directory that does not exist.
 std::string remedy_of_absence(const std::filesystem::path& path) {
-  if (!looks_like_repository(path)) return "check --model";
+  if (!looks_like_repository(path)) {
+    return "check --model: a directory, or ORG/NAME of a model that `sluice models` lists";
+  }
   return fmt::format(
-      "it looks like a repository of Hugging Face, and Sluice downloads nothing: fetch it with `hf "
-      "download {0} --local-dir {1}` and write --model {1}",
-      path.string(), path.filename().string());
+      "nor is such a model in the Hugging Face cache {}, and Sluice downloads nothing: fetch it "
+      "with `hf download {}` (pip install huggingface_hub)",
+      hub_cache_directory().string(), path.string());
 }
 
 }  // namespace
 
-ModelDirectory::ModelDirectory(std::filesystem::path path) : path_(std::move(path)) {
+ModelDirectory::ModelDirectory(std::filesystem::path path) : path_(find_model(std::move(path))) {
   std::error_code error;
   const auto status = std::filesystem::status(path_, error);
   // Before the other checks: a GGUF is no directory, and the error should say why it is refused.

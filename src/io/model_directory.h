@@ -23,6 +23,9 @@ namespace sluice {
 // file.
 class ModelDirectory {
  public:
+  // `path` is a directory or, if there is none, the name of a repository in the Hugging Face cache
+  // (io/hub_cache.h).
+  //
   // Errors: kModel naming the path when it is absent, is no directory, or has no config.json; what
   // is there in its place (GGUF, an adapter) is named.
   explicit ModelDirectory(std::filesystem::path path);

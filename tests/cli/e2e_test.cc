@@ -83,7 +83,7 @@ TEST_F(Program, UsageErrorsEndWithTwo) {
            {"frobnicate"},
            {"needle", "-m", "d"},  // of sluice-eval
            {"run", "--top-q", "1"},
-           {"run", "hi"},
+           {"run", "hi you"},
            on_tiny("run", {"--temperature", "nan", "hi"}),
            on_tiny("run", {"--top-p", "0", "hi"}),
            on_tiny("run", {"--sparse-policy", "no-such-policy", "hi"}),

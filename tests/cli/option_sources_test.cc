@@ -127,6 +127,7 @@ TEST(EveryMemberOfACommand, IsRead) {
 TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
   const std::set<std::string> judged = {
       // Nothing that a command line has.
+      "cli/models.cc model",
       "cli/serve/serve.cc count_page_reads",
       "cli/trace.cc skip_tokenizer_init",
       // Without the prefix cache, as --no-prefix-caching asks.

@@ -225,6 +225,20 @@ TEST(Options, EnvironmentIsReadAndTheCommandLineWins) {
   EXPECT_FALSE(run.chat);
 }
 
+TEST(Options, TheModelIsAWordToo) {
+  EXPECT_EQ(parse<ServeCommand>({"serve", "d", "--port", "9"}).engine.model, "d");
+  const auto run = parse<RunCommand>({"run", "d", "-n", "4", "hi", "you"});
+  EXPECT_EQ(run.engine.model, "d");
+  EXPECT_EQ(run.prompts, (Words{"hi", "you"}));
+  EXPECT_EQ(parse<RunCommand>({"run", "-m", "d", "hi"}).prompts, Words{"hi"});
+  EXPECT_EQ(parse<ScoreCommand>({"score", "d", "hi"}).texts, Words{"hi"});
+  EXPECT_EQ(parse<TokenizeCommand>({"tokenize", "d", "-"}).texts, Words{"-"});
+  const ScopedEnvironment model("SLUICE_MODEL", "from-environment");
+  EXPECT_EQ(parse<ServeCommand>({"serve", "d"}).engine.model, "d") << "the command line wins";
+  EXPECT_EQ(parse<InspectCommand>({"inspect", "d"}).engine.model, "d");
+  EXPECT_EQ(parse<RunCommand>({"run", "hi"}).engine.model, "from-environment");
+}
+
 TEST(Options, ErrorsNameTheEnvironmentVariable) {
   {
     const ScopedEnvironment seqs("SLUICE_MAX_NUM_SEQS", "many");
@@ -327,12 +341,17 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"bench", "recall", "d"}, "`sluice bench recall` moved to `sluice-lab recall`"},
       {{"bench", "load"}, "moved to `sluice-lab load`"},
       {{"bench"}, "sluice bench needs a command: decode, prefill"},
-      {{}, "sluice needs a command: run, serve, inspect, doctor, bench"},
+      {{}, "sluice needs a command: run, serve, inspect, models, doctor"},
       {{"doctor", "extra"}, "unknown word 'extra'"},
-      {{"run", "hi"}, "no model given"},
+      {{"run"}, "no model given"},
+      {{"run", "what is it?"}, "no model given"},
+      {{"run", "-"}, "no model given"},
+      {{"serve", "-m", "d", "e"}, "'e' is given beside --model; give one of them"},
+      {{"serve", "d", "-m", "e"}, "--model is given beside 'd'; give one of them"},
+      {{"serve", "d", "e"}, "'e' is given beside 'd'; give one of them"},
       {{"inspect"}, "no model given"},
       {{"run", "-m", ""}, "--model: its value is empty"},
-      {{"run", "-m"}, "--model: its value is missing; write --model DIR"},
+      {{"run", "-m"}, "--model: its value is missing; write --model MODEL"},
       {{"--modle", "d", "run"}, "unknown option '--modle'"},
       {{"run", "-m", "d", "-x"}, "unknown option '-x'"},
       {{"run", "-m", "d", "--seed"}, "--seed: its value is missing"},

@@ -353,7 +353,8 @@ TEST(Newcomer, IsToldWhatAModelIs) {
   const std::string gguf = directory.write("model.Q4.gguf", "GGUF").string();
   const std::string shape = (testing::source_dir() / "models/shapes/qwen3-0.6b").string();
   const std::string folder = directory.path().string();
-  const Words fetch = {"hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"};
+  const Words fetch = {"nor is such a model in the Hugging Face cache",
+                       "`hf download Qwen/Qwen3-0.6B`"};
   expect_refusals({
       {{"run", "-m", "Qwen/Qwen3-0.6B", "hi"}, 3, fetch},
       {{"inspect", "Qwen/Qwen3-0.6B"}, 3, fetch},

@@ -25,10 +25,19 @@ void refuse_cache_size(const Given& given) {
 
 }  // namespace
 
+void take_model_word(std::string* model, std::vector<std::string>* words) {
+  if (!model->empty() || words->empty()) return;
+  const std::string& word = words->front();
+  if (word == "-" || word.find_first_of(" \t\n") != word.npos) return;
+  *model = word;
+  words->erase(words->begin());
+}
+
 void require_model(const std::string& model) {
   if (!model.empty()) return;
   fail(ErrorCode::kInvalidArgument,
-       "no model given; add --model DIR or set SLUICE_MODEL (models/needle is a small one)");
+       "no model given; add --model MODEL or set SLUICE_MODEL: `sluice models` lists what is here, "
+       "and models/needle is a small one");
 }
 
 void refuse_given(const Given& given, std::initializer_list<const char*> names,

@@ -12,6 +12,10 @@
 
 namespace sluice::cli {
 
+// Takes the first of `words` as the model if none is named by an option or a variable, unless it is
+// "-" or has spaces and so is a text.
+void take_model_word(std::string* model, std::vector<std::string>* words);
+
 // Fails if no model is named.
 void require_model(const std::string& model);
 

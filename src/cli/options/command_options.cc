@@ -42,7 +42,8 @@ void declare_chat_template(OptionSet& set, EngineOptions* engine, ChatOptions* c
 // The words and files of `tokenize` and `score`.
 void declare_texts(OptionSet& set, std::string help, TextsCommand* command) {
   set.positional(
-      "TEXT...", help + "; - reads standard input",
+      "[MODEL] TEXT...",
+      "MODEL: without --model the first word names it; TEXT: " + help + "; - reads standard input",
       [=](std::string_view, std::string_view value) { command->texts.emplace_back(value); });
   set.value("-f,--file", "FILE", "the text of a file; may be repeated",
             [=](std::string_view, std::string_view value) { command->files.emplace_back(value); });
@@ -120,8 +121,9 @@ void declare_serving_limits(OptionSet& set, ServeCommand* serve) {
 // Sampling defaults come from the model, so these options only override it.
 void declare(OptionSet& set, RunCommand* run) {
   set.positional(
-      "PROMPT...",
-      "what to continue or, with --chat, to answer: one word, so quote it; - reads standard input; "
+      "[MODEL] PROMPT...",
+      "MODEL: without --model the first word names it; PROMPT: what to continue or, with --chat, "
+      "to answer: one word, so quote it; - reads standard input; "
       "several are generated as one batch",
       [=](std::string_view, std::string_view value) { run->prompts.emplace_back(value); });
   set.group("Prompt");
@@ -175,9 +177,11 @@ void declare(OptionSet& set, TokenizeCommand* tokenize) {
 
 // The requests bring sampling parameters of their own, so there are none here.
 void declare(OptionSet& set, ServeCommand* serve) {
+  declare_model_word(set, &serve->engine);
   declare_listening(set, serve);
   set.group("Requests");
-  set.value("--served-model-name", "LIST", "names of the model in requests (the directory's name)",
+  set.value("--served-model-name", "LIST",
+            "names of the model in requests (ORG/NAME, or the directory's name)",
             [=](std::string_view source, std::string_view value) {
               serve->served_model_names = split_list(source, value);
             });
@@ -223,6 +227,13 @@ void declare(OptionSet& set, ScoreCommand* score) {
   declare_seed(set, &score->engine);
   declare_engine(set, &score->engine);
   declare_gpu_lock(set, &score->gpu_lock);
+}
+
+void declare(OptionSet& set, ModelsCommand* models) {
+  set.positional(
+      "DIR...", "models, or directories of them (the Hugging Face cache)",
+      [=](std::string_view, std::string_view value) { models->directories.emplace_back(value); });
+  set.set_flag("--json", "print JSON", &models->json);
 }
 
 // All engine options, since every one may change the plan.

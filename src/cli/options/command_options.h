@@ -13,6 +13,7 @@ void declare(OptionSet& set, RunCommand* run);
 void declare(OptionSet& set, TokenizeCommand* tokenize);
 void declare(OptionSet& set, ScoreCommand* score);
 void declare(OptionSet& set, InspectCommand* inspect);
+void declare(OptionSet& set, ModelsCommand* models);
 void declare(OptionSet& set, ServeCommand* serve);
 void declare(OptionSet& set, TraceCommand* trace);
 void declare(OptionSet& set, DoctorCommand* doctor);

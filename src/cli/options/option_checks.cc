@@ -59,6 +59,7 @@ void check_sampling(const SamplingOptions& sampling) {
 }  // namespace
 
 void check(RunCommand* run, const Given& given) {
+  take_model_word(&run->engine.model, &run->prompts);
   check_engine(run->engine, given);
   if (!run->verbose && !run->json) {
     refuse_given(given, {"--sparse-audit"}, "only -v and --json show it; add one of them");
@@ -98,6 +99,7 @@ void check(RunCommand* run, const Given& given) {
 }
 
 void check(TokenizeCommand* tokenize, const Given& given) {
+  take_model_word(&tokenize->engine.model, &tokenize->texts);
   require_model(tokenize->engine.model);
   refuse_second_stdin(tokenize->texts);
   if (!tokenize->system.empty() && !tokenize->chat) {
@@ -109,6 +111,7 @@ void check(TokenizeCommand* tokenize, const Given& given) {
 
 // A policy pair such as full+quest acts in decode, which a score by prefill never reaches.
 void check(ScoreCommand* score, const Given& given) {
+  take_model_word(&score->engine.model, &score->texts);
   check_engine(score->engine, given,
                {Unused::kDrafts, Unused::kStalls, Unused::kAudit, Unused::kSeed});
   refuse_second_stdin(score->texts);

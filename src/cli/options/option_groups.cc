@@ -62,9 +62,10 @@ void declare_policies(OptionSet& set, std::string help, std::vector<std::string>
 }
 
 void declare_model_word(OptionSet& set, EngineOptions* engine) {
-  set.positional("DIR", "the model directory", [=](std::string_view, std::string_view value) {
-    engine->model = std::string(value);
-  });
+  set.positional_for(
+      long_option(kModelRow.facts), "MODEL",
+      "a model directory, or ORG/NAME of the Hugging Face cache, as --model",
+      [=](std::string_view, std::string_view value) { engine->model = std::string(value); });
 }
 
 }  // namespace sluice::cli

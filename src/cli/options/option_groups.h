@@ -28,7 +28,7 @@ void declare_seed(OptionSet& set, EngineOptions* engine);
 // --policies: a list of names that each stand for a configuration (cli/policy_list.h).
 void declare_policies(OptionSet& set, std::string help, std::vector<std::string>* policies);
 
-// Accepts the model directory as a word, in addition to --model.
+// Accepts the model as a word, instead of --model.
 void declare_model_word(OptionSet& set, EngineOptions* engine);
 
 // Adds --gpu-lock (cli/gpu/gpu_lock.h), for commands that run for a while.

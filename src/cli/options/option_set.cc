@@ -109,7 +109,18 @@ class WordReader {
       fail(ErrorCode::kInvalidArgument, "unknown word '{}'; `{} {} --help` lists what there is",
            word, program_.name, spec_.name);
     }
+    note_word(word);
     set_.positional().reader(set_.positional().long_name, word);
+  }
+
+  // A word that stands for an option. Errors: kInvalidArgument if the option or another word is
+  // there.
+  void note_word(const std::string& word) {
+    if (set_.word_option().empty()) return;
+    const auto [given, is_first] = given_.emplace(set_.word_option(), word);
+    if (is_first) return;
+    fail(ErrorCode::kInvalidArgument, "'{}' is given beside {}; give one of them", word,
+         given->second == set_.word_option() ? given->second : "'" + given->second + "'");
   }
 
   // Reads "--name value", "--name=value", "-n value" or "-nvalue". Returns the number of further
@@ -121,6 +132,7 @@ class WordReader {
     // Before `find`: the answer for a foreign name is better than a guess at a misspelling.
     refuse_foreign(word, next);
     const Option& option = find(word.substr(0, name_size));
+    refuse_beside_word(option);
     given_[option.long_name] = option.long_name;
     if (name_size < word.size()) {  // the value is in the same word
       const size_t begin = is_long ? name_size + 1 : name_size;
@@ -138,6 +150,15 @@ class WordReader {
     }
     option.reader(option.long_name, *next);
     return 1;
+  }
+
+  // Errors: kInvalidArgument if a word stands for this option already.
+  void refuse_beside_word(const Option& option) const {
+    const auto given = given_.find(option.long_name);
+    if (option.long_name != set_.word_option() || given == given_.end()) return;
+    if (given->second == option.long_name) return;
+    fail(ErrorCode::kInvalidArgument, "{} is given beside '{}'; give one of them", option.long_name,
+         given->second);
   }
 
   bool has(std::string_view name) const {
@@ -248,6 +269,12 @@ void OptionSet::positional(std::string name, std::string help, ValueReader reade
   positional_.long_name = std::move(name);
   positional_.help = std::move(help);
   positional_.reader = std::move(reader);
+}
+
+void OptionSet::positional_for(std::string long_name, std::string name, std::string help,
+                               ValueReader reader) {
+  positional(std::move(name), std::move(help), std::move(reader));
+  word_option_ = std::move(long_name);
 }
 
 void OptionSet::text(std::string_view names, std::string kind, std::string help,

@@ -44,6 +44,10 @@ class OptionSet {
   void flag(std::string_view names, std::string help, ValueReader reader);
   // Declares words that are no options: all without a dash, "-" itself, and all after "--".
   void positional(std::string name, std::string help, ValueReader reader);
+  // As positional, for a word that stands for option `long_name`: it wins over the option's
+  // variable, and both on one command line are an error.
+  void positional_for(std::string long_name, std::string name, std::string help,
+                      ValueReader reader);
 
   // Common kinds of values. Each writes into `target`, which outlives the set.
   void text(std::string_view names, std::string kind, std::string help, std::string* target);
@@ -72,10 +76,12 @@ class OptionSet {
 
   const std::vector<Option>& options() const { return options_; }
   const Option& positional() const { return positional_; }
+  const std::string& word_option() const { return word_option_; }  // of positional_for, or ""
 
  private:
   std::vector<Option> options_;
   Option positional_;  // long_name is its name in --help; without a reader words are errors
+  std::string word_option_;
   std::string group_ = "Options";
 };
 

@@ -77,6 +77,12 @@ struct InspectCommand {
   bool json = false;
 };
 
+// `sluice models`: what the Hugging Face cache has.
+struct ModelsCommand {
+  std::vector<std::string> directories;  // instead of the cache: models, or directories of them
+  bool json = false;
+};
+
 inline constexpr int32_t kServeMaxStallMs = 2000;  // a long prompt must not stop every stream
 
 // `sluice serve`: an HTTP server. Its requests bring their own sampling parameters.
@@ -91,7 +97,7 @@ struct ServeCommand {
   bool allow_unauthenticated = false;           // no key, and reachable from other machines
   std::vector<std::string> allowed_hosts;       // values of Host beside local names and addresses
   std::vector<std::string> cors_origins;        // of pages that may use the server
-  std::vector<std::string> served_model_names;  // empty: the directory's name
+  std::vector<std::string> served_model_names;  // empty: by the model's
   std::string reasoning_field = "both";         // where thoughts go: api::ReasoningField
   std::string tool_call_parser = "auto";        // a name of find_tool_format, or auto
   int64_t max_waiting = 1024;                   // requests

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "io/hub_cache.h"
 #include "io/json.h"
 
 namespace sluice::server {
@@ -61,7 +62,7 @@ ServedModel::ServedModel(EngineService& engine, const std::string& model_directo
       rules{.defaults = engine.default_sampling_params(),
             .vocab_size = engine.vocab_size(),
             .chat = &chat},
-      tokenizer_info(tokenizer_info_of(model_directory, engine.tokenizer())),
+      tokenizer_info(tokenizer_info_of(find_model(model_directory), engine.tokenizer())),
       metrics(engine.max_model_len()) {}
 
 api::PromptTools ServedModel::prompt_tools() const {

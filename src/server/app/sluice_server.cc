@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "io/hub_cache.h"
 #include "server/app/routes.h"
 
 namespace sluice::server {
@@ -20,6 +21,12 @@ std::vector<std::string> names_of(const SluiceServerOptions& options) {
   const std::filesystem::path path =
       std::filesystem::path(options.model_directory).lexically_normal();
   const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  std::error_code error;
+  // A name of the Hugging Face cache counts as a whole, as in vLLM, and so does its last part.
+  if (!std::filesystem::exists(path, error) && find_in_hub_cache(options.model_directory)) {
+    if (name == options.model_directory) return {name};
+    return {options.model_directory, name};
+  }
   return {name.empty() ? options.model_directory : name};
 }
 

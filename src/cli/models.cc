@@ -1,0 +1,199 @@
+// sluice models: lists the models of the Hugging Face cache, or of directories, and says of each
+// whether it runs. Reads configurations, headers and tokenizers, no weights. Runs on the main
+// thread.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+#include "cli/units.h"
+#include "core/error.h"
+#include "io/hub_cache.h"
+#include "io/json.h"
+#include "sluice/inspect.h"
+#include "text/json_text.h"
+
+namespace sluice::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxReasonChars = 96;
+
+// What is known of one model. What its files do not say is empty or 0.
+struct FoundModel {
+  std::string name;  // for --model
+  fs::path directory;
+  std::string architecture;
+  std::string weight_type;  // as its configuration has it: "bfloat16", or a method of quantization
+  uint64_t file_bytes = 0;  // of all safetensors
+  int64_t num_parameters = 0;
+  int64_t max_position_embeddings = 0;
+  bool can_chat = false;
+  std::string problem;  // why it does not run; "": it runs
+};
+
+// Links of the cache are followed; one to nothing counts as no bytes.
+uint64_t safetensors_bytes(const fs::path& directory) {
+  uint64_t sum = 0;
+  std::error_code error;
+  for (fs::directory_iterator files(directory, error), end; !error && files != end;
+       files.increment(error)) {
+    if (files->path().extension() != ".safetensors") continue;
+    std::error_code no_size;
+    const uint64_t bytes = fs::file_size(files->path(), no_size);
+    if (!no_size) sum += bytes;
+  }
+  return sum;
+}
+
+// A text at `key`, "" if it is absent or something else.
+std::string text_at(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// What also an unsupported model's configuration says.
+void read_raw_config(FoundModel* model) {
+  const nlohmann::json config = read_json_file(model->directory / "config.json");
+  if (!config.is_object()) return;
+  if (const auto names = config.find("architectures");
+      names != config.end() && names->is_array() && !names->empty() && (*names)[0].is_string()) {
+    model->architecture = (*names)[0].get<std::string>();
+  }
+  model->weight_type = text_at(config, "torch_dtype");
+  if (model->weight_type.empty()) model->weight_type = text_at(config, "dtype");
+  const auto quantization = config.find("quantization_config");
+  if (quantization == config.end() || !quantization->is_object()) return;
+  const std::string method = text_at(*quantization, "quant_method");
+  model->weight_type = method.empty() ? "quantized" : method;
+}
+
+// What LLM would say of the model, as `inspect` does.
+void check_files(FoundModel* model) {
+  EngineOptions options;
+  options.model = model->directory.string();
+  const ModelSummary summary = summarize_model(options.model);
+  model->num_parameters = summary.num_parameters;
+  model->max_position_embeddings = summary.max_position_embeddings;
+  const ModelCheck check = check_model(options);
+  model->can_chat = check.chat.empty();
+  if (!check.problems.empty()) model->problem = check.problems[0];
+  if (model->file_bytes == 0) model->problem = "no weights; it runs with --load-format dummy";
+}
+
+FoundModel look_at(std::string name, fs::path directory) {
+  if (interrupted()) throw Interrupted();
+  FoundModel model{.name = std::move(name), .directory = std::move(directory)};
+  model.file_bytes = safetensors_bytes(model.directory);
+  try {
+    read_raw_config(&model);
+    check_files(&model);
+  } catch (const Error& error) {
+    model.problem = error.what();
+  }
+  return model;
+}
+
+// The model in `directory`, or those in the directories below it.
+void add_models_in(const fs::path& directory, std::vector<FoundModel>* models) {
+  if (fs::exists(directory / "config.json")) {
+    models->push_back(look_at(directory.string(), directory));
+    return;
+  }
+  std::vector<fs::path> below;
+  std::error_code error;
+  for (fs::directory_iterator entries(directory, error), end; !error && entries != end;
+       entries.increment(error)) {
+    if (fs::exists(entries->path() / "config.json")) below.push_back(entries->path());
+  }
+  if (error) {
+    fail(ErrorCode::kInvalidArgument, "directory {} cannot be read: {}", directory.string(),
+         error.message());
+  }
+  std::ranges::sort(below);
+  for (const fs::path& path : below) models->push_back(look_at(path.string(), path));
+}
+
+std::vector<FoundModel> find_models(const ModelsCommand& command) {
+  ProgressLine progress("looking at models");
+  std::vector<FoundModel> models;
+  for (const std::string& directory : command.directories) add_models_in(directory, &models);
+  if (!command.directories.empty()) return models;
+  for (const HubModel& model : list_hub_cache()) {
+    models.push_back(look_at(model.name, model.snapshot));
+  }
+  return models;
+}
+
+// One row for each model, then why some do not run.
+std::string describe(const std::vector<FoundModel>& models) {
+  Table table({"model", "architecture", "parameters", "type", "files", "context", "runs"});
+  table.align_left(1);
+  table.align_left(6);
+  std::string reasons;
+  for (const FoundModel& model : models) {
+    const auto or_dash = [](bool is_known, std::string text) { return is_known ? text : "-"; };
+    table.add(
+        {model.name, or_dash(!model.architecture.empty(), model.architecture),
+         or_dash(model.num_parameters > 0, format_count(static_cast<double>(model.num_parameters))),
+         or_dash(!model.weight_type.empty(), model.weight_type),
+         or_dash(model.file_bytes > 0, format_bytes(static_cast<double>(model.file_bytes))),
+         or_dash(model.max_position_embeddings > 0, format_tokens(model.max_position_embeddings)),
+         !model.problem.empty() ? "no"
+         : model.can_chat       ? "yes"
+                                : "yes, without --chat"});
+    if (model.problem.empty()) continue;
+    reasons += "\n" + model.name + " does not run:\n";
+    for (const std::string& line : wrap_words(model.problem, kMaxReasonChars)) {
+      reasons += "  " + line + "\n";
+    }
+  }
+  return table.to_string() + reasons;
+}
+
+nlohmann::ordered_json models_json(const std::vector<FoundModel>& models) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const FoundModel& model : models) {
+    list.push_back({{"name", model.name},
+                    {"directory", model.directory.string()},
+                    {"architecture", model.architecture},
+                    {"weight_type", model.weight_type},
+                    {"file_bytes", model.file_bytes},
+                    {"num_parameters", model.num_parameters},
+                    {"max_position_embeddings", model.max_position_embeddings},
+                    {"runs", model.problem.empty()},
+                    {"can_chat", model.can_chat},
+                    {"problem", model.problem}});
+  }
+  return list;
+}
+
+}  // namespace
+
+int models(const ModelsCommand& command) {
+  const std::vector<FoundModel> models = find_models(command);
+  if (command.json) {
+    write_result(json_text(models_json(models), 1));
+    return kExitOk;
+  }
+  if (!models.empty()) {
+    write_result(describe(models));
+    write_message("`sluice inspect MODEL` says whether it fits, `sluice serve MODEL` serves it");
+  } else if (command.directories.empty()) {
+    write_message(
+        fmt::format("no models in {}; `hf download Qwen/Qwen3-0.6B` fetches one there "
+                    "(pip install huggingface_hub)",
+                    hub_cache_directory().string()));
+  } else {
+    write_message("no models there: no config.json in these directories or below");
+  }
+  return kExitOk;
+}
+
+}  // namespace sluice::cli
