@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on Debian 12 (or a relative of it) to build Sluice, through apt only.
+# Installs what is missing on Debian 12 or 13, or Ubuntu 24.04, to build Sluice, through apt only.
 #
 #   tools/setup.sh build     to build and run the demo
 #   tools/setup.sh test      and to run the tests; as grammar
@@ -12,12 +12,16 @@
 #   tools/setup.sh silent-peer   to cut the link of its clients (make client-test)
 #   tools/setup.sh ci        as test, and for .ci/run
 #
-# Uses root or sudo only when something is missing. Prints nothing if nothing is missing. Where
-# xgrammar cannot be fetched, builds go on without structured output.
+# Uses root or sudo only when something is missing. Prints nothing if nothing is missing, else apt's
+# progress: one line that changes on a terminal, else one line for each tenth. Where xgrammar cannot be fetched, builds go on without structured output.
 set -eu
 
+# 1.81 or later: Debian 12's default is older.
+boost=libboost-dev
+if grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then boost=libboost1.81-dev; fi
+
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libutf8proc-dev libboost1.81-dev libssl-dev librsvg2-bin fonts-dejavu-core"
+  libxxhash-dev libutf8proc-dev libyaml-cpp-dev $boost libssl-dev librsvg2-bin fonts-dejavu-core"
 test="libgtest-dev ccache lld python3"
 bench="libdnnl-dev"
 model="python3 python3-venv"
@@ -56,6 +60,32 @@ get_xgrammar() {
   [ "$status" -eq 0 ] || [ "$status" -eq 75 ]
 }
 
+# Prints the lines of APT::Status-Fd, "dlstatus:1:12.5:..." and "pmstatus:g++:80.0:...", as progress,
+# and appends all others to the file $1.
+show_progress() {
+  said="" next=0
+  while IFS= read -r line; do
+    case "$line" in
+      dlstatus:*) phase=downloading ;;
+      pmstatus:*) phase=installing ;;
+      *)
+        printf '%s\n' "$line" >>"$1"
+        continue
+        ;;
+    esac
+    # The first field that is a number; names of packages may have a colon.
+    share=$(expr "$line" : '.*:\([0-9][0-9]*\)\.[0-9]*:' || true)
+    [ -n "$share" ] || continue
+    if [ -t 2 ]; then
+      printf '\rsetup: %s, %s %%   ' "$phase" "$share" >&2
+    elif [ "$phase" != "$said" ] || [ "$share" -ge "$next" ]; then
+      echo "setup: $phase, $share %"
+      next=$((share / 10 * 10 + 10)) said=$phase
+    fi
+  done
+  [ ! -t 2 ] || printf '\r%-40s\r' "" >&2
+}
+
 missing=""
 for package in $packages; do
   dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
@@ -79,15 +109,24 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root="sudo"
 fi
 
-echo "setup: installing$missing"
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" "$log.status"' EXIT
+echo "setup: reading the lists of packages"
 # The package lists may be old or absent (a fresh container). If the update fails, apt uses those
 # that it has.
 $as_root apt-get update -q >"$log" 2>&1 || echo "setup: apt-get update failed; using the lists here"
+echo "setup: installing$missing"
 # shellcheck disable=SC2086  # a list of words
-if ! $as_root env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -q --no-install-recommends $missing >"$log" 2>&1; then
+size=$(apt-get install -s --no-install-recommends -o Debug::NoLocking=1 --print-uris -y $missing 2>/dev/null |
+  awk '/^\047/ { bytes += $3; ++files } END { if (files) printf "%d packages, %d MB to download", files, bytes / 1e6 }')
+[ -z "$size" ] || echo "setup: $size"
+# Standard output, since sudo closes other descriptors.
+# shellcheck disable=SC2086  # a list of words
+{
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o APT::Status-Fd=1 \
+    --no-install-recommends $missing 2>&1 && echo 0 >"$log.status"
+} | show_progress "$log"
+if [ ! -e "$log.status" ]; then
   tail -n 20 "$log" >&2
   echo "setup.sh: apt-get could not install:$missing" >&2
   exit 1

