@@ -2,6 +2,7 @@
 option(SLUICE_BUILD_TESTS "Build the tests" ON)
 option(SLUICE_BUILD_BENCH "Build the laboratory (lab/): sluice-lab and micro-benchmarks" OFF)
 option(SLUICE_PYTHON "Build the Python package; set by pip install (pyproject.toml)" OFF)
+option(SLUICE_STATIC "Link the programs statically but for the C library (make release)" OFF)
 option(SLUICE_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(SLUICE_UNITY_BUILD "Compile several files of some folders as one (sluice_unity)" OFF)
 set(SLUICE_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
@@ -68,7 +69,7 @@ include(SluiceCuda)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>")
 
-if(SLUICE_PYTHON)
+if(SLUICE_PYTHON OR SLUICE_STATIC)
   include(SluiceStatic)
 endif()
 find_package(Threads REQUIRED)
@@ -77,4 +78,5 @@ find_package(nlohmann_json 3.11 REQUIRED)  # headers alone, and none in public h
 find_package(Boost 1.81 REQUIRED CONFIG)  # Asio and Beast, headers alone
 find_package(OpenSSL REQUIRED)  # SHA-256 and constant-time comparison of keys
 find_package(utf8proc REQUIRED)
+find_library(YAML_CPP_LIBRARY NAMES yaml-cpp REQUIRED)  # files of options
 find_package(xxhash REQUIRED)

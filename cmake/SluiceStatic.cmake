@@ -1,8 +1,9 @@
-# For a wheel: the system's libraries are linked statically, so that it needs none of them where it
+# For a wheel and a release: the system's libraries are linked statically, so that it needs none of them where it
 # is installed. Included before they are looked for.
 set(OPENSSL_USE_STATIC_LIBS ON)
 find_library(UTF8PROC_LIBRARY NAMES libutf8proc.a)
 find_library(XXHASH_LIBRARY NAMES libxxhash.a)
+find_library(YAML_CPP_LIBRARY NAMES libyaml-cpp.a)
 
 # sluice_link_static(target): for programs and modules. Debian has no libfmt.a. Its headers have the
 # code, too: fmt_code.cc compiles that of fmt 9, and nothing is left that needs libfmt.so. Another

@@ -22,6 +22,9 @@ int trace(const TraceCommand& command);
 // Also writes the machine profile, if a GPU is there (engine/plan/machine_profile.h).
 int doctor(const DoctorCommand& command);
 
+int completion(const CompletionCommand& command);
+int man(const ManCommand& command);
+
 // Stored KV. store_verify returns kExitFailure if a block is damaged.
 int store_list(const StoreListCommand& command);
 int store_verify(const StoreVerifyCommand& command);

@@ -13,15 +13,42 @@ namespace sluice::cli {
 namespace {
 
 const std::vector<std::string> kRunExamples = {
-    "sluice run -m models/needle --chat \"What is a sluice?\"",
-    "sluice run -m DIR --chat              # a conversation; Ctrl-D ends it",
-    "sluice run -m DIR -f book.txt --chat \"Who did it?\""};
+    "sluice run models/needle --chat \"What is a sluice?\"",
+    "sluice run Qwen/Qwen3-0.6B            # a conversation; Ctrl-D ends it",
+    "sluice run MODEL -f book.txt --chat \"Who did it?\""};
 
 const std::vector<std::string> kServeExamples = {
-    "sluice serve -m models/needle", "sluice serve -m DIR --host 0.0.0.0 --api-key-file keys.txt"};
+    "sluice serve models/needle", "sluice serve MODEL --host 0.0.0.0 --api-key-file keys.txt"};
 
 const std::vector<std::string> kBenchServeExamples = {
     "sluice bench serve models/needle", "sluice bench serve --url http://127.0.0.1:8000"};
+
+// The options that --help shows: those of the first hours, in one screen.
+const std::vector<std::string> kRunCommon = {
+    "--model",      "--file",        "--chat",          "--system",  "--json",
+    "--verbose",    "--temperature", "--max-tokens",    "--device",  "--max-model-len",
+    "--kv-offload", "--kv-store",    "--sparse-policy", "--help-all"};
+const std::vector<std::string> kServeCommon = {
+    "--model",        "--host",          "--port",       "--api-key-file", "--served-model-name",
+    "--device",       "--max-model-len", "--kv-offload", "--kv-store",     "--sparse-policy",
+    "--max-num-seqs", "--config",        "--help-all"};
+const std::vector<std::string> kInspectCommon = {"--model",         "--json",       "--device",
+                                                 "--max-model-len", "--kv-offload", "--help-all"};
+
+// Commands of other programs.
+const std::vector<MovedCommand> kForeign = {
+    {"pull", "nothing is downloaded; `hf download ORG/NAME` fetches a model"},
+    {"download", "nothing is downloaded; `hf download ORG/NAME` fetches a model"},
+    {"list", "`sluice models` lists the models that are here"},
+    {"ls", "`sluice models` lists the models that are here"},
+    {"show", "`sluice inspect MODEL` says what a model is"},
+    {"chat", "`sluice run MODEL` is a conversation"},
+    {"complete", "`sluice run MODEL \"the text\"` continues a text"},
+    {"generate", "`sluice run MODEL \"the text\"` continues a text"},
+    {"server", "`sluice serve MODEL` is the server"},
+    {"start", "`sluice serve MODEL` is the server"},
+    {"ps", "`curl localhost:8000/sluice/state` says what a server does"},
+    {"stop", "Ctrl-C or SIGTERM ends `sluice serve`"}};
 
 // Commands of earlier versions that other programs have now.
 const std::vector<MovedCommand> kMoved = {
@@ -56,8 +83,17 @@ ProgramSpec make_spec() {
        subcommand("store prune", "Remove unusable files, and blocks beyond a size", store_prune),
        subcommand("tokenize", "Print the token ids of a text", tokenize),
        subcommand("score", "Log-probability of each token of a text", score),
-       subcommand("trace", "Write logits and inner tensors of some tokens to a file", trace)});
+       subcommand("trace", "Write logits and inner tensors of some tokens to a file", trace),
+       subcommand("completion", "Print the script that completes command lines in a shell",
+                  completion),
+       subcommand("man", "Print the manual page", man)});
   spec.moved = kMoved;
+  spec.foreign = kForeign;
+  for (SubcommandSpec& command : spec.subcommands) {
+    if (command.name == "run") command.common = kRunCommon;
+    if (command.name == "serve") command.common = kServeCommon;
+    if (command.name == "inspect") command.common = kInspectCommon;
+  }
   return spec;
 }
 

@@ -160,7 +160,7 @@ TEST(ShortForms, AreExpandedBeforeOtherChecks) {
   EXPECT_NE(refusal({"score", "-m", "d", "--sparse-policy", "aggressive", "x"})
                 .find("'xattention+quest' names a policy for decode"),
             std::string::npos);
-  const std::string help = parse<PrintCommand>({"run", "--help"}).text;
+  const std::string help = parse<PrintCommand>({"run", "--help-all"}).text;
   const size_t forms = help.find("aggressive");
   ASSERT_NE(forms, std::string::npos);
   EXPECT_EQ(help.find("aggressive", forms + 1), std::string::npos) << "of one option alone";
@@ -242,8 +242,11 @@ TEST(Ranges, AreReadable) {
 }
 
 TEST(Help, FitsTheTerminalAndEndsWithExamples) {
-  for (const Words& words : std::vector<Words>{
-           {"--help"}, {"run", "--help"}, {"score", "--help"}, {"bench", "offload", "--help"}}) {
+  for (const Words& words : std::vector<Words>{{"--help"},
+                                               {"run", "--help"},
+                                               {"run", "--help-all"},
+                                               {"score", "--help"},
+                                               {"bench", "offload", "--help"}}) {
     const std::string text = parse<PrintCommand>(words).text;
     size_t longest = 0, column = 0;
     for (const char c : text) {
@@ -257,6 +260,26 @@ TEST(Help, FitsTheTerminalAndEndsWithExamples) {
   EXPECT_EQ(std::count(end.begin(), end.end(), '\n'), 5) << end;
 }
 
+TEST(Help, IsOneScreenAndTheRestIsAskedFor) {
+  for (const char* command : {"run", "serve", "inspect"}) {
+    const std::string text = parse<PrintCommand>({command, "--help"}).text;
+    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 45) << text;
+    EXPECT_NE(text.find(std::string(command) + " --help-all` lists all"), text.npos) << text;
+    EXPECT_EQ(text.find("--sparse-slash-tokens"), text.npos);
+    EXPECT_NE(parse<PrintCommand>({command, "--help-all"}).text.find("--sparse-slash-tokens"),
+              text.npos);
+  }
+  // The names of the options that are shown are those of options.
+  for (const SubcommandSpec& spec : program_under_test().subcommands) {
+    const OptionSet set = options_of(spec);
+    for (const std::string& name : spec.common) {
+      EXPECT_TRUE(std::ranges::any_of(
+          set.options(), [&](const Option& option) { return option.long_name == name; }))
+          << spec.name << " " << name;
+    }
+  }
+}
+
 TEST(Help, IsAlsoACommand) {
   const auto text = [](const Words& words) { return parse<PrintCommand>(words).text; };
   EXPECT_EQ(text({"help"}), text({"--help"}));
@@ -264,7 +287,7 @@ TEST(Help, IsAlsoACommand) {
   EXPECT_EQ(text({"help", "bench", "decode"}), text({"bench", "decode", "--help"}));
   EXPECT_NE(refusal({"help", "rum"}).find("did you mean run?"), std::string::npos);
   for (const Words& words : std::vector<Words>{
-           {"run", "--version"}, {"bench", "--version"}, {"run", "x", "--version"}}) {
+           {"version"}, {"run", "--version"}, {"bench", "--version"}, {"run", "x", "--version"}}) {
     EXPECT_EQ(text(words), text({"--version"}));
   }
 }

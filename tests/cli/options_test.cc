@@ -310,7 +310,7 @@ TEST(Options, TraceTakesTokensOrText) {
 }
 
 TEST(Options, HelpAndVersion) {
-  const std::string run_help = parse<PrintCommand>({"run", "--help"}).text;
+  const std::string run_help = parse<PrintCommand>({"run", "--help-all"}).text;
   for (const char* words : {"Engine:", "Sampling", "--max-model-len", "SLUICE_", "130"}) {
     EXPECT_NE(run_help.find(words), std::string::npos) << words;
   }
@@ -330,11 +330,15 @@ struct BadLine {
 TEST(Options, EveryBadValueIsNamed) {
   const std::vector<BadLine> lines = {
       {{"run", "-m", "d", "--top-kk", "3"}, "unknown option '--top-kk'; did you mean --top-k?"},
-      {{"run", "-m", "d", "--frobnicate"}, "`sluice run --help`"},
+      {{"run", "-m", "d", "--frobnicate"}, "`sluice run --help-all`"},
       {{"run", "-m", "d", "--frobnicate=3"}, "unknown option '--frobnicate'"},
       {{"bench", "decode", "d", "--top-k", "3"}, "unknown option '--top-k'"},
       {{"runn"}, "unknown command 'runn'; did you mean run?"},
+      {{"serv", "d"}, "did you mean serve?"},
+      {{"pull", "Qwen/Qwen3-0.6B"}, "`hf download ORG/NAME`"},
+      {{"ls"}, "`sluice models`"},
       {{"bench", "encode", "d"}, "did you mean decode?"},
+      {{"completion"}, "name bash, zsh or fish"},
       {{"needle", "-m", "d"}, "`sluice needle` moved to `sluice-eval needle`"},
       {{"needle", "--help"}, "moved to `sluice-eval needle`"},
       {{"help", "needle"}, "moved to `sluice-eval needle`"},

@@ -53,7 +53,7 @@ TEST(Needle, EveryBadValueIsNamed) {
   const std::vector<std::pair<Words, std::string>> lines = {
       {{"needles"}, "unknown command 'needles'; did you mean needle?"},
       {{}, "sluice-eval needs a command: needle"},
-      {{"needle", "-m", "d", "--frobnicate"}, "`sluice-eval needle --help`"},
+      {{"needle", "-m", "d", "--frobnicate"}, "`sluice-eval needle --help-all`"},
       {{"needle", "-m", "d", "--kv-host-bytes", "8", "--kv-offload", "off"}, "--kv-host-bytes"},
       {{"needle", "-m", "d", "--lengths", "1K,"}, "--lengths: '1K,' has an empty item"},
       {{"needle", "-m", "d", "--lengths", "10"}, "--lengths: '10' is not a number of tokens"},

@@ -229,6 +229,12 @@ void declare(OptionSet& set, ScoreCommand* score) {
   declare_gpu_lock(set, &score->gpu_lock);
 }
 
+void declare(OptionSet& set, CompletionCommand* completion) {
+  set.positional("SHELL", "bash, zsh or fish", [=](std::string_view, std::string_view value) {
+    completion->shell = std::string(value);
+  });
+}
+
 void declare(OptionSet& set, ModelsCommand* models) {
   set.positional(
       "DIR...", "models, or directories of them (the Hugging Face cache)",

@@ -14,6 +14,8 @@ void declare(OptionSet& set, TokenizeCommand* tokenize);
 void declare(OptionSet& set, ScoreCommand* score);
 void declare(OptionSet& set, InspectCommand* inspect);
 void declare(OptionSet& set, ModelsCommand* models);
+void declare(OptionSet& set, CompletionCommand* completion);
+inline void declare(OptionSet&, ManCommand*) {}
 void declare(OptionSet& set, ServeCommand* serve);
 void declare(OptionSet& set, TraceCommand* trace);
 void declare(OptionSet& set, DoctorCommand* doctor);

@@ -102,8 +102,6 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
      "TLS is the work of a proxy; docs/serving.md has the lines for nginx and caddy"},
     {"--root-path --api-prefix", "",
      "paths are mapped by a proxy; docs/serving.md has the lines for nginx and caddy"},
-    {"--config", "",
-     "there is no file of options; every option is also a variable: SLUICE_MAX_MODEL_LEN=8K"},
     {"--enable-auto-tool-choice --enable-reasoning --reasoning-parser --reasoning-format "
      "--tool-call-parser",
      "", "not needed: the chat template says how calls and thoughts are written"},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -56,7 +57,21 @@ std::string footer(const ProgramSpec& program, size_t width) {
   return text;
 }
 
+bool is_common(const SubcommandSpec& spec, const Option& option) {
+  return std::ranges::find(spec.common, option.long_name) != spec.common.end();
+}
+
+// "[MODEL] PROMPT..." of a name that has brackets of its own, else "[TEXT...]".
+std::string words_in_usage(const std::string& name) {
+  return name.find('[') == name.npos ? "[" + name + "]" : name;
+}
+
 }  // namespace
+
+std::string option_words(const Option& option) {
+  std::string words = option.short_name.empty() ? "" : option.short_name + ",";
+  return words + option.long_name + (option.kind.empty() ? "" : " " + option.kind);
+}
 
 size_t help_width() {
   winsize size{};
@@ -73,27 +88,38 @@ std::string help_of_group(const ProgramSpec& program, const SubcommandSpec* spec
   }
   if (!spec) text += help_line("help [COMMAND]", "print the help of a command", width);
   text += "\n" + help_line("-h,--help", "print this, or the help of a command, and exit", width);
-  text += help_line("--version", "print the version and exit", width);
+  text += help_line("--help-all", "with a command: print all its options and exit", width);
+  text += help_line("--version", "print the version and exit; also the command `version`", width);
   return text + footer(program, width);
 }
 
 std::string help_of_command(const ProgramSpec& program, const SubcommandSpec& spec,
-                            const OptionSet& set, size_t width) {
+                            const OptionSet& set, size_t width, bool all) {
   const Option& positional = set.positional();
+  const bool is_short = !all && !spec.common.empty();
   std::string text = spec.summary + "\nUsage: " + program.name + " " + spec.name + " [OPTIONS]";
-  if (positional.reader) text += " [" + positional.long_name + "]";
+  if (positional.reader) text += " " + words_in_usage(positional.long_name);
   text += "\n";
   if (positional.reader) text += "\n" + help_line(positional.long_name, positional.help, width);
   // A title precedes the first option of each group; groups are consecutive.
   std::string group;
   for (const Option& option : set.options()) {
-    if (option.group != group) text += "\n" + option.group + ":\n";
+    if (is_short && !is_common(spec, option)) continue;
+    if (!is_short && option.group != group) text += "\n" + option.group + ":\n";
+    if (is_short && group.empty()) text += "\n";
     group = option.group;
-    std::string left = option.short_name.empty() ? "" : option.short_name + ",";
-    left += option.long_name + (option.kind.empty() ? "" : " " + option.kind);
-    text += help_line(left, option.help, width);
+    text += help_line(option_words(option), option.help, width);
   }
-  text += footer(program, width);
+  if (is_short) {
+    text += "\n" +
+            wrapped(fmt::format("These are the usual options; `{} {} --help-all` lists all "
+                                "{}. Each is also a variable, as SLUICE_MODEL.",
+                                program.name, spec.name, set.options().size()),
+                    0, width) +
+            "\n";
+  } else {
+    text += footer(program, width);
+  }
   if (!spec.examples.empty()) text += "\nExamples:\n";
   for (const std::string& example : spec.examples) text += "  " + example + "\n";
   return text;

@@ -133,6 +133,12 @@ void check(ServeCommand* serve, const Given& given) {
   }
 }
 
+void check(CompletionCommand* completion, const Given&) {
+  if (completion->shell.empty()) {
+    fail(ErrorCode::kInvalidArgument, "no shell given; name bash, zsh or fish");
+  }
+}
+
 void check(InspectCommand* inspect, const Given& given) { check_engine(inspect->engine, given); }
 
 // The prompt comes from exactly one of three options.

@@ -24,6 +24,8 @@ void check(RunCommand* run, const Given& given);
 void check(TokenizeCommand* tokenize, const Given& given);
 void check(ScoreCommand* score, const Given& given);
 inline void check(ModelsCommand*, const Given&) {}
+void check(CompletionCommand* completion, const Given& given);
+inline void check(ManCommand*, const Given&) {}
 void check(InspectCommand* inspect, const Given& given);
 void check(ServeCommand* serve, const Given& given);
 void check(TraceCommand* trace, const Given& given);

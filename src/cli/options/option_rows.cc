@@ -56,6 +56,9 @@ void add_option(OptionSet& set, const OptionFacts& facts, OptionTarget target) {
               if (is_flag && !parse_bool(source, text)) return;
               target(read_option_value(facts, source, text));
             });
+  if (facts.kind == OptionKind::kChoice) {
+    set.choices({facts.choices.begin(), facts.choices.end()});
+  }
 }
 
 }  // namespace sluice::cli

@@ -6,8 +6,11 @@
 #include <cstdlib>
 #include <set>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "cli/options/config_file.h"
 #include "cli/options/foreign_options.h"
 #include "cli/options/help_text.h"
 #include "core/error.h"
@@ -31,11 +34,7 @@ std::string environment_name(std::string_view long_name) {
 std::set<std::string> known_variables(const ProgramSpec& program) {
   std::set<std::string> known;
   for (const SubcommandSpec& spec : program.subcommands) {
-    // Groups have no options.
-    if (!spec.begin) continue;
-    OptionSet set;
-    const std::unique_ptr<Invocation> unused = spec.begin();
-    unused->declare_options(set);
+    const OptionSet set = options_of(spec);
     for (const Option& option : set.options()) {
       if (!option.environment.empty()) {
         known.insert(option.environment.substr(kVariablePrefix.size()));
@@ -100,13 +99,40 @@ class WordReader {
     if (!stop()) read_environment();
   }
 
+  // Reads the options of a file that neither the command line nor the environment has set.
+  //
+  // Errors: kInvalidArgument naming file and option: unknown, or a wrong value.
+  void read_config(const std::string& path) {
+    for (const ConfigEntry& entry : read_config_file(path)) {
+      const std::string name = "--" + entry.name;
+      if (name == "--config") {
+        fail(ErrorCode::kInvalidArgument, "{}: a file of options names no other", path);
+      }
+      const std::string first = entry.values.empty() ? "" : entry.values[0];
+      if (!has(name) && asks_for_what_is(name, first)) continue;
+      refuse_foreign(name, &first, path + ": ");
+      const Option& option = find(name, path + ": ");
+      if (!given_.emplace(option.long_name, entry.name + " of " + path).second) continue;
+      read_values(option, entry.values);
+    }
+  }
+
   const Given& given() const { return given_; }
 
  private:
+  // Several values are a list with commas, or a repeated option.
+  void read_values(const Option& option, const std::vector<std::string>& values) {
+    if (option.kind == "LIST" && !values.empty()) {
+      option.reader(given_[option.long_name], fmt::format("{}", fmt::join(values, ",")));
+      return;
+    }
+    for (const std::string& value : values) option.reader(given_[option.long_name], value);
+  }
+
   // Errors: kInvalidArgument if the command takes no words.
   void read_positional(const std::string& word) {
     if (!set_.positional().reader) {
-      fail(ErrorCode::kInvalidArgument, "unknown word '{}'; `{} {} --help` lists what there is",
+      fail(ErrorCode::kInvalidArgument, "unknown word '{}'; `{} {} --help-all` lists what there is",
            word, program_.name, spec_.name);
     }
     note_word(word);
@@ -177,22 +203,27 @@ class WordReader {
   }
 
   // Refuses options of other programs, naming ours, unless this command has an option of that name.
-  void refuse_foreign(const std::string& word, const std::string* next) const {
+  // `where`: before the message, for a file.
+  void refuse_foreign(const std::string& word, const std::string* next,
+                      const std::string& where = "") const {
     const std::string name = word.starts_with("--") ? word.substr(0, word.find('=')) : word;
     const auto answer =
         foreign_answer(name, next ? *next : "", [this](std::string_view n) { return has(n); });
-    if (answer) fail(ErrorCode::kInvalidArgument, "unknown option '{}': {}", name, *answer);
+    if (answer) {
+      fail(ErrorCode::kInvalidArgument, "{}unknown option '{}': {}", where, name, *answer);
+    }
   }
 
   // Errors: kInvalidArgument for an unknown option, with the nearest known name.
-  const Option& find(const std::string& name) const {
+  const Option& find(const std::string& name, const std::string& where = "") const {
     std::vector<std::string> known;
     for (const Option& option : set_.options()) {
       if (option.long_name == name || option.short_name == name) return option;
       known.push_back(option.long_name);
     }
-    fail(ErrorCode::kInvalidArgument, "unknown option '{}'{} `{} {} --help` lists what there is",
-         name, suggestion(name, known), program_.name, spec_.name);
+    fail(ErrorCode::kInvalidArgument,
+         "{}unknown option '{}'{} `{} {} --help-all` lists what there is", where, name,
+         suggestion(name, known), program_.name, spec_.name);
   }
 
   // Reads the variables of all options that the command line has not set. An empty variable counts
@@ -213,11 +244,15 @@ class WordReader {
   Given given_;  // in the order of reading the command line wins, so the environment comes last
 };
 
-// Fails if `name`, such as "bench recall", is a command of another program.
+// Fails if `name`, such as "bench recall" or "pull", is a command of another program.
 void refuse_moved(const ProgramSpec& program, const std::string& name) {
   for (const MovedCommand& moved : program.moved) {
     if (moved.name != name) continue;
     fail(ErrorCode::kInvalidArgument, "`{} {}` moved to `{}`", program.name, name, moved.command);
+  }
+  for (const MovedCommand& foreign : program.foreign) {
+    if (foreign.name != name) continue;
+    fail(ErrorCode::kInvalidArgument, "unknown command '{}': {}", name, foreign.command);
   }
 }
 
@@ -316,11 +351,11 @@ const SubcommandSpec* find_subcommand(const ProgramSpec& program,
   do {
     const std::string prefix = spec ? spec->name : "";
     const std::string* word = *num_used < words.size() ? &words[*num_used] : nullptr;
-    if (word && (*word == "-h" || *word == "--help")) {
+    if (word && (*word == "-h" || *word == "--help" || *word == "--help-all")) {
       *help = help_of_group(program, spec, help_width());
       return nullptr;
     }
-    if (word && *word == "--version") {
+    if (word && (*word == "--version" || (prefix.empty() && *word == "version"))) {
       *help = program.version + "\n";
       return nullptr;
     }
@@ -335,7 +370,33 @@ const SubcommandSpec* find_subcommand(const ProgramSpec& program,
   return spec;
 }
 
+// What every command has, besides its own options.
+struct GeneralOptions {
+  bool wants_help = false, wants_all = false, wants_version = false;
+  std::string config;  // a file; "": none
+};
+
+void declare_general(OptionSet& set, GeneralOptions* general) {
+  set.group("General");
+  set.text("--config", "FILE",
+           "a file of options in YAML, as `max-model-len: 32K`; command line and variables win",
+           &general->config);
+  set.asks("-h,--help", "print the usual options and exit", &general->wants_help);
+  set.asks("--help-all", "print all options and exit", &general->wants_all);
+  set.asks("--version", "print the version and exit", &general->wants_version);
+}
+
 }  // namespace
+
+OptionSet options_of(const SubcommandSpec& spec) {
+  OptionSet set;
+  if (!spec.begin) return set;
+  // The readers outlive what they write into; nobody calls them.
+  spec.begin()->declare_options(set);
+  GeneralOptions unused;
+  declare_general(set, &unused);
+  return set;
+}
 
 ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::string>& words) {
   // `sluice help run` means `sluice run --help`.
@@ -354,17 +415,20 @@ ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::stri
   std::unique_ptr<Invocation> invocation = spec->begin();
   OptionSet set;
   invocation->declare_options(set);
-  set.group("Help");
-  bool wants_help = false, wants_version = false;
-  set.asks("-h,--help", "print this and exit", &wants_help);
-  set.asks("--version", "print the version and exit", &wants_version);
+  GeneralOptions general;
+  declare_general(set, &general);
+  const auto asks = [&] {
+    return general.wants_help || general.wants_all || general.wants_version;
+  };
   WordReader reader(program, *spec, set);
-  reader.read(words, num_used, [&] { return wants_help || wants_version; });
-  if (wants_help || wants_version) {
-    outcome.help =
-        wants_help ? help_of_command(program, *spec, set, help_width()) : program.version + "\n";
+  reader.read(words, num_used, asks);
+  if (asks()) {
+    outcome.help = general.wants_version
+                       ? program.version + "\n"
+                       : help_of_command(program, *spec, set, help_width(), general.wants_all);
     return outcome;
   }
+  if (!general.config.empty()) reader.read_config(general.config);
   // Checks run only now: options may come in any order.
   invocation->finish(reader.given(), &outcome.warnings);
   outcome.invocation = std::move(invocation);

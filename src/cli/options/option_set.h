@@ -31,6 +31,7 @@ struct Option {
   std::string help;
   std::string group;  // title of its section in --help
   ValueReader reader;
+  std::vector<std::string> choices = {};  // the only values; empty: any, or a flag
 };
 
 class OptionSet {
@@ -40,6 +41,8 @@ class OptionSet {
   // Declares an option with a value. `names` is "-m,--model" or "--seed". An option given twice
   // calls the reader twice.
   void value(std::string_view names, std::string kind, std::string help, ValueReader reader);
+  // Says which values the option declared last takes, for completion.
+  void choices(std::vector<std::string> values) { options_.back().choices = std::move(values); }
   // Declares an option without a value; the reader gets "1", or what the environment has.
   void flag(std::string_view names, std::string help, ValueReader reader);
   // Declares words that are no options: all without a dash, "-" itself, and all after "--".
@@ -92,6 +95,8 @@ struct SubcommandSpec {
   // Makes an invocation with default options; empty for a group.
   std::function<std::unique_ptr<Invocation>()> begin;
   std::vector<std::string> examples;  // command lines, shown at the end of its --help
+  // Long names of the options that --help shows; the others are in --help-all. Empty: all.
+  std::vector<std::string> common = {};
 };
 
 // A row without a function, whose subcommands have names that begin with its own.
@@ -110,7 +115,7 @@ struct ParseOutcome {
 // A command that another program has now: its words are answered with the new ones.
 struct MovedCommand {
   std::string name;     // "bench recall"
-  std::string command;  // "sluice-lab recall"
+  std::string command;  // "sluice-lab recall"; of `foreign`: a sentence
 };
 
 // The whole command line as data.
@@ -124,11 +129,16 @@ struct ProgramSpec {
   // '_'.
   std::vector<std::string> other_variables;
   std::vector<MovedCommand> moved = {};
+  // Commands of other programs, as "pull", with the answer to each.
+  std::vector<MovedCommand> foreign = {};
 };
 
 // The subcommands directly below `prefix` ("" or "bench"), and the last word of a name.
 std::vector<const SubcommandSpec*> children(const ProgramSpec& program, std::string_view prefix);
 std::string last_word(const std::string& name);
+
+// All options of a subcommand, those for help included; none of a group.
+OptionSet options_of(const SubcommandSpec& spec);
 
 // Finds the subcommand, reads its options and checks them; does not run it.
 // Errors: kInvalidArgument naming the unknown or missing word, with the nearest known name, or our

@@ -77,6 +77,13 @@ struct InspectCommand {
   bool json = false;
 };
 
+// `sluice completion`: a script for a shell.
+struct CompletionCommand {
+  std::string shell;  // "bash", "zsh" or "fish"
+};
+
+struct ManCommand {};
+
 // `sluice models`: what the Hugging Face cache has.
 struct ModelsCommand {
   std::vector<std::string> directories;  // instead of the cache: models, or directories of them

@@ -1,0 +1,17 @@
+// Scripts that complete command lines in a shell, made from a program's table.
+//
+// Used by `sluice completion`. Thread rule: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "cli/options/option_set.h"
+
+namespace sluice::cli {
+
+// The script for "bash", "zsh" or "fish": commands, their options and the values of choices; files
+// where a value is a file. Errors: kInvalidArgument for another shell.
+std::string completion_script(const ProgramSpec& program, std::string_view shell);
+
+}  // namespace sluice::cli
