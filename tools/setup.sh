@@ -13,7 +13,8 @@
 #   tools/setup.sh ci        as test, and for .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing, else apt's
-# progress: one line that changes on a terminal, else one line for each tenth. Where xgrammar cannot be fetched, builds go on without structured output.
+# progress: one line that changes on a terminal, else one line for each tenth. Where xgrammar cannot
+# be fetched, builds go on without structured output.
 set -eu
 
 # 1.81 or later: Debian 12's default is older.
@@ -60,8 +61,8 @@ get_xgrammar() {
   [ "$status" -eq 0 ] || [ "$status" -eq 75 ]
 }
 
-# Prints the lines of APT::Status-Fd, "dlstatus:1:12.5:..." and "pmstatus:g++:80.0:...", as progress,
-# and appends all others to the file $1.
+# Prints the lines of APT::Status-Fd, "dlstatus:1:12.5:..." and "pmstatus:g++:80.0:...", as
+# progress, and appends all others to the file $1.
 show_progress() {
   said="" next=0
   while IFS= read -r line; do
@@ -117,14 +118,16 @@ echo "setup: reading the lists of packages"
 $as_root apt-get update -q >"$log" 2>&1 || echo "setup: apt-get update failed; using the lists here"
 echo "setup: installing$missing"
 # shellcheck disable=SC2086  # a list of words
-size=$(apt-get install -s --no-install-recommends -o Debug::NoLocking=1 --print-uris -y $missing 2>/dev/null |
-  awk '/^\047/ { bytes += $3; ++files } END { if (files) printf "%d packages, %d MB to download", files, bytes / 1e6 }')
-[ -z "$size" ] || echo "setup: $size"
-# Standard output, since sudo closes other descriptors.
-# shellcheck disable=SC2086  # a list of words
+$as_root apt-get install -y -qq --no-install-recommends --print-uris $missing 2>/dev/null |
+  awk '/^\047/ { bytes += $3; ++files }
+    END { if (files) printf "setup: %d packages, %d MB to download\n", files, bytes / 1e6 }'
+# A shell makes the descriptor of the progress behind sudo, which closes all but three. apt closes it
+# for the scripts of packages, so it is not that of standard output.
+# shellcheck disable=SC2086,SC2016  # a list of words; of the inner shell
 {
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o APT::Status-Fd=1 \
-    --no-install-recommends $missing 2>&1 && echo 0 >"$log.status"
+  $as_root env DEBIAN_FRONTEND=noninteractive sh -c 'exec apt-get install -y -q \
+    -o APT::Status-Fd=3 --no-install-recommends "$@" 3>&1 2>&1' sh $missing &&
+    echo 0 >"$log.status"
 } | show_progress "$log"
 if [ ! -e "$log.status" ]; then
   tail -n 20 "$log" >&2
