@@ -30,7 +30,8 @@ TIMEOUT_SECONDS = 600
 
 
 def documents():
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples/README.md",
+            *sorted((ROOT / "docs").rglob("*.md")),
             *sorted((ROOT / "models").rglob("*.md")), ROOT / "tests/golden/README.md"]
 
 

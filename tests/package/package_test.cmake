@@ -1,5 +1,5 @@
-# Installs the build, moves the prefix, builds project/ against it and compares its answer with that
-# of the installed program. Arguments: see CMakeLists.txt.
+# Installs the build, moves the prefix, builds examples/cpp against it and compares its answer with
+# that of the installed program. Arguments: see CMakeLists.txt.
 cmake_minimum_required(VERSION 3.25)
 
 function(run)

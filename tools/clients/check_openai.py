@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import pathlib
+import subprocess
 import sys
 import time
 
@@ -10,6 +13,7 @@ import openai
 from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, QUESTION, RESULT, TOOL,
                     close, holds, raised, run_checks, same, score, scripted_server)
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMPT = "It was a dark and"
 # Retries would hide an error that comes once.
 client = openai.OpenAI(max_retries=0)
@@ -380,6 +384,22 @@ def check_async():
         raise AssertionError("a wrong name of the model raised no error")
 
     asyncio.run(all_at_once())
+
+
+def run_example(name, **environment):
+    """The standard output of a program of examples/."""
+    done = subprocess.run([sys.executable, ROOT / "examples" / name], capture_output=True, text=True, check=False,
+                          env=os.environ | environment)
+    same(done.returncode, 0, f"status of {name}: {done.stderr}")
+    return done.stdout
+
+
+def check_examples():
+    lines = run_example("server_openai.py").splitlines()
+    holds(len(lines) == 3 and "7391846" in lines[0] and "7391846" in lines[1], lines)
+    holds(lines[2].split()[0] != "0", lines[2])
+    with scripted_server({"name": "get_weather", "arguments": {"city": "Paris"}}) as server:
+        same(run_example("agent.py", OPENAI_BASE_URL=f"{server.url}/v1").strip(), AFTER_CALL)
 
 
 def check_stream_that_is_left():
