@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
+.PHONY: help demo release test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
   build-release build-tests
 MAKEFLAGS += --no-print-directory
 
@@ -67,6 +67,10 @@ deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out 
 	@cmake --build --preset tsan --target $(DEEP_TSAN_TESTS)
 	@SLUICE_TEST_SAMPLE=all SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
 	  --output-on-failure --no-tests=error --timeout 7200 -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))(_whole)?$$'
+
+release:  ## make a tarball: one program that needs only the C library, manual page, completion
+	@tools/setup.sh build
+	@tools/make_release.sh
 
 bench:  ## build and run the benchmarks (some minutes)
 	@tools/setup.sh bench

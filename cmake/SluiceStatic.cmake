@@ -1,5 +1,5 @@
-# For a wheel and a release: the system's libraries are linked statically, so that it needs none of them where it
-# is installed. Included before they are looked for.
+# For a wheel and a release: the system's libraries are linked statically, so that none of them is
+# needed where it is installed. Included before they are looked for.
 set(OPENSSL_USE_STATIC_LIBS ON)
 find_library(UTF8PROC_LIBRARY NAMES libutf8proc.a)
 find_library(XXHASH_LIBRARY NAMES libxxhash.a)
