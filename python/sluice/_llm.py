@@ -28,8 +28,9 @@ class LLM:
 
     model: a Hugging Face model directory, or ORG/NAME of its cache. options: those of the C++ EngineOptions and of the
     command line, such as max_model_len, kv_offload="chunked", kv_host_bytes="64G", sparse_policy="full+quest",
-    device="cpu"; `sluice help run` lists them. Sizes are numbers or texts such as "4G" and "32K"; None is the default. Options of vLLM that Sluice
-    does not have are accepted with the value that means what Sluice does anyway (tensor_parallel_size=1).
+    device="cpu"; `sluice run --help-all` lists them. Sizes are numbers or texts such as "4G" and "32K"; None is the
+    default. Options of vLLM that Sluice does not have are accepted with the value that means what Sluice does anyway
+    (tensor_parallel_size=1).
 
     Raises TypeError for an unknown option, with the nearest name; sluice.ModelError, sluice.UnsupportedError,
     sluice.DoesNotFitError (before weights are read) and sluice.InvalidArgumentError.

@@ -28,7 +28,8 @@ _Scored = tuple[Any, list[int], list[int]]  # key of the cache, context, continu
 class SluiceLM(TemplateLM):  # type: ignore[misc,unused-ignore]
     """A model for lm-eval. Requests of one call run in batches of max_num_seqs, so batch_size has no effect.
 
-    model or pretrained: a Hugging Face model directory, or ORG/NAME of its cache. max_length: context and answer, at most max_model_len.
+    model or pretrained: a Hugging Face model directory, or ORG/NAME of its cache. max_length: context and answer, at
+    most max_model_len.
     max_gen_toks: of an answer, unless the task says. enable_thinking and chat_template_args: for the chat template.
     options: those of sluice.LLM.
     """
