@@ -96,4 +96,14 @@ ModelSummary summarize_model(const std::string& model_dir);
 // The plan that LLM's constructor would follow with these options.
 MemoryPlan plan_memory(const EngineOptions& options);
 
+// A machine with one GPU, which need not be this one.
+struct PlannedMachine {
+  size_t gpu_bytes = 0;   // memory of the GPU, of which nothing is in use
+  size_t host_bytes = 0;  // memory of the host that is available
+};
+
+// The plan of the same options on such a machine; options.device has no effect. Rates of the link
+// are defaults, since none was measured.
+MemoryPlan plan_memory(const EngineOptions& options, const PlannedMachine& machine);
+
 }  // namespace sluice

@@ -14,6 +14,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "cli/verdict.h"
 #include "core/error.h"
 #include "device/cpu/cpu_features.h"
 #include "device/device.h"
@@ -26,6 +27,7 @@ namespace {
 
 // Width of the right column: with the names beside it a row fits 80 columns.
 constexpr size_t kMaxTextCells = 60;
+constexpr int64_t kVerdictTokens = 128 << 10;
 
 // All results, before they become a table or JSON.
 struct Findings {
@@ -39,6 +41,7 @@ struct Findings {
   int num_threads = 0;     // used for the measurement
   double dram_read_bytes_per_second = 0;
   bool has_gpu = false;
+  size_t gpu_bytes = 0;
   std::string gpu;  // name and memory, or why there is none
   std::optional<LinkFindings> link;
   std::string why_no_link;  // the error, if there is a GPU and `link` is empty
@@ -61,10 +64,13 @@ void look_for_gpu(Findings* findings) {
   try {
     const DeviceInfo info = make_device("cuda")->info();
     findings->has_gpu = true;
+    findings->gpu_bytes = info.total_memory_bytes;
     findings->gpu = fmt::format("{}, {}", info.name,
                                 format_bytes(static_cast<double>(info.total_memory_bytes)));
   } catch (const Error& error) {
-    findings->gpu = error.what();
+    // Nobody asked for one, as the error would say.
+    const std::string why = why_no_gpu();
+    findings->gpu = "none: " + (why.empty() ? error.what() : why);
   }
 }
 
@@ -139,6 +145,23 @@ void describe_link(const Findings& findings, Table* table) {
   table->add({"kept in", found.kept_in.empty() ? "no file: " + found.why_not_kept : found.kept_in});
 }
 
+VerdictMachine machine_of(const Findings& findings) {
+  return {.gpu_bytes = findings.gpu_bytes,
+          .free_host_bytes = findings.free_bytes,
+          .lockable_bytes = findings.lock_unlimited ? SIZE_MAX : findings.lock_limit_bytes,
+          .read_bytes_per_second = findings.dram_read_bytes_per_second};
+}
+
+// One line for each usual size of a model.
+std::string describe_verdicts(const Findings& findings) {
+  std::string text;
+  for (const UsualModel& model : kUsualModels) {
+    text += fmt::format("{} in bf16 with {}: {}\n", model.name, format_tokens(kVerdictTokens),
+                        verdict_on(model, kVerdictTokens, machine_of(findings)));
+  }
+  return text + "Estimates; `sluice inspect MODEL` plans one model.\n";
+}
+
 // The report as a table of two columns.
 std::string describe(const Findings& findings) {
   Table table;
@@ -161,7 +184,7 @@ std::string describe(const Findings& findings) {
   table.add_wrapped("lockable memory", lock_limit_text(findings), kMaxTextCells);
   table.add({"program",
              fmt::format("sluice {} ({}), {}", build_version(), build_commit(), build_type())});
-  return table.to_string();
+  return table.to_string() + "\n" + describe_verdicts(findings);
 }
 
 // null without a measurement.
@@ -172,6 +195,14 @@ nlohmann::ordered_json link_findings_json(const Findings& findings) {
   json["pinning_bytes_per_second"] = found.pinning_bytes_per_second;
   json["copy_run_bytes"] = found.copy_run_bytes;
   json["kept_in"] = found.kept_in;
+  return json;
+}
+
+nlohmann::ordered_json verdicts_json(const Findings& findings) {
+  nlohmann::ordered_json json;
+  for (const UsualModel& model : kUsualModels) {
+    json[model.name] = verdict_on(model, kVerdictTokens, machine_of(findings));
+  }
   return json;
 }
 
@@ -188,6 +219,7 @@ nlohmann::ordered_json findings_json(const Findings& findings) {
           {"dram_read_bytes_per_second", findings.dram_read_bytes_per_second},
           {"has_gpu", findings.has_gpu},
           {"gpu", findings.gpu},
+          {"verdicts", verdicts_json(findings)},
           {"link", link_findings_json(findings)},
           {"lock_unlimited", findings.lock_unlimited},
           {"lock_limit_bytes", findings.lock_limit_bytes},

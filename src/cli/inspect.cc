@@ -8,6 +8,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "device/host/host_memory.h"
 #include "text/inspect_json.h"
 #include "text/json_text.h"
 
@@ -101,12 +102,62 @@ std::string describe_problems(const ModelCheck& check) {
   return text;
 }
 
+PlannedMachine planned_machine(const InspectCommand& command, size_t gpu_bytes) {
+  return {.gpu_bytes = gpu_bytes,
+          .host_bytes = command.host_memory.value_or(read_host_memory().total_bytes)};
+}
+
+MemoryPlan plan_of(const InspectCommand& command) {
+  if (!command.gpu_memory) return plan_memory(command.engine);
+  return plan_memory(command.engine, planned_machine(command, *command.gpu_memory));
+}
+
+// "128K", and whether the model or the memory ends it. "-": not even the weights fit.
+std::string longest_request(const InspectCommand& command, const PlannedMachine& machine,
+                            KvOffload offload, int64_t model_limit) {
+  EngineOptions engine = command.engine;
+  engine.kv.offload = offload;
+  const MemoryPlan plan = plan_memory(engine, machine);
+  if (!plan.fits) return "-";
+  return format_tokens(plan.max_model_len) + (plan.max_model_len >= model_limit ? " (all)" : "");
+}
+
+// GPUs by their memory, with and without KV in host memory.
+std::string describe_fit(const InspectCommand& command, const ModelSummary& model) {
+  constexpr size_t kGib = size_t{1} << 30;
+  struct Card {
+    size_t gib;
+    const char* examples;
+  };
+  constexpr Card kCards[] = {{8, "RTX 4060"},      {12, "RTX 4070"}, {16, "RTX 4080, T4"},
+                             {24, "RTX 4090, L4"}, {32, "RTX 5090"}, {48, "L40S, A6000"},
+                             {80, "A100, H100"},   {141, "H200"}};
+  Table table({"GPU memory", "as", "KV on the GPU", "KV in host memory"});
+  table.align_left(1);
+  const int64_t limit = model.max_position_embeddings;
+  for (const Card& card : kCards) {
+    const PlannedMachine machine = planned_machine(command, card.gib * kGib);
+    table.add({fmt::format("{} GiB", card.gib), card.examples,
+               longest_request(command, machine, KvOffload::kOff, limit),
+               longest_request(command, machine, KvOffload::kChunked, limit)});
+  }
+  const size_t host_bytes = planned_machine(command, 0).host_bytes;
+  return fmt::format(
+      "longest request in tokens, prompt and output together, with {} of host memory\n"
+      "(all: as long as the model reads; -: the weights do not fit)\n\n{}",
+      format_bytes(static_cast<double>(host_bytes)), table.to_string());
+}
+
 }  // namespace
 
 int inspect(const InspectCommand& command) {
   const ModelSummary model = summarize_model(command.engine.model);
+  if (command.fit) {
+    write_result(describe_model(model) + "\n" + describe_fit(command, model));
+    return kExitOk;
+  }
   const ModelCheck check = check_model(command.engine);
-  const MemoryPlan plan = plan_memory(command.engine);
+  const MemoryPlan plan = plan_of(command);
   if (command.json) {
     write_result(json_text(inspect_json(model, check, plan), 1));
     // The verdict also goes to standard error, for a person who redirects the JSON.

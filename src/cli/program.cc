@@ -32,7 +32,8 @@ const std::vector<std::string> kServeCommon = {
     "--model",        "--host",          "--port",       "--api-key-file", "--served-model-name",
     "--device",       "--max-model-len", "--kv-offload", "--kv-store",     "--sparse-policy",
     "--max-num-seqs", "--config",        "--help-all"};
-const std::vector<std::string> kInspectCommon = {"--model",         "--json",       "--device",
+const std::vector<std::string> kInspectCommon = {"--model",         "--gpu-memory", "--host-memory",
+                                                 "--fit",           "--json",       "--device",
                                                  "--max-model-len", "--kv-offload", "--help-all"};
 
 // Commands of other programs.

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "device/device.h"
+#include "device/host/host_memory.h"
 #include "engine/plan/engine_plan.h"
 #include "engine/plan/model_check.h"
 #include "io/model_directory.h"
@@ -19,6 +21,35 @@ std::string describe_rope(const RopeConfig& rope) {
   if (rope.original_max_positions > 0) text += fmt::format(" over {}", rope.original_max_positions);
   return text;
 }
+
+// A GPU that is not here: a kind and a size, for a plan, which takes no memory.
+class AbsentGpu final : public Device {
+ public:
+  explicit AbsentGpu(size_t num_bytes) : num_bytes_(num_bytes) {}
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  DeviceInfo info() const override {
+    return {.name = "a GPU that is not here",
+            .total_memory_bytes = num_bytes_,
+            .free_memory_bytes = num_bytes_,
+            .num_cores = 1};
+  }
+  std::unique_ptr<Stream> make_stream(const StreamOptions&) override { refuse(); }
+  std::unique_ptr<Event> make_event() override { refuse(); }
+  using Device::allocate;
+  Buffer allocate(size_t, MemoryKind, const AllocationProgress&) override { refuse(); }
+  int64_t num_allocations() const override { return 0; }
+  size_t allocated_bytes(MemoryKind) const override { return 0; }
+  size_t peak_allocated_bytes(MemoryKind) const override { return 0; }
+
+ private:
+  [[noreturn]] static void refuse() {
+    fail(ErrorCode::kUnsupported, "a GPU that is not here only takes part in plans");
+  }
+  void deallocate(std::byte*, size_t, MemoryKind) noexcept override {}
+
+  const size_t num_bytes_;
+};
 
 }  // namespace
 
@@ -49,6 +80,15 @@ MemoryPlan plan_memory(const EngineOptions& options) {
   const std::unique_ptr<Device> device = make_device(options.device, device_options);
   const ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
   return make_engine_plan(options, config, *device, *make_policies(options)).memory;
+}
+
+MemoryPlan plan_memory(const EngineOptions& options, const PlannedMachine& machine) {
+  EngineOptions elsewhere = options;
+  elsewhere.device = "cpu";  // whose profile is none: that of a GPU here would say nothing
+  AbsentGpu device(machine.gpu_bytes);
+  const HostMemory host{.total_bytes = machine.host_bytes, .available_bytes = machine.host_bytes};
+  const ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
+  return make_engine_plan(elsewhere, config, device, *make_policies(elsewhere), host).memory;
 }
 
 }  // namespace sluice

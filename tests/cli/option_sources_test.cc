@@ -128,6 +128,8 @@ TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
   const std::set<std::string> judged = {
       // Nothing that a command line has.
       "cli/models.cc model",
+      // A table of both ways; --kv-offload beside it is refused.
+      "cli/inspect.cc kv.offload",
       "cli/serve/serve.cc count_page_reads",
       "cli/trace.cc skip_tokenizer_init",
       // Without the prefix cache, as --no-prefix-caching asks.

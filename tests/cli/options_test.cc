@@ -309,6 +309,22 @@ TEST(Options, TraceTakesTokensOrText) {
   EXPECT_EQ(parse<TraceCommand>({"trace", "-m", "d", "-f", "t", "-o", "x"}).file, "t");
 }
 
+TEST(Options, OfAPlanForAnotherMachine) {
+  const auto inspect =
+      parse<InspectCommand>({"inspect", "d", "--gpu-memory", "24G", "--host-memory", "64G"});
+  EXPECT_EQ(inspect.gpu_memory, size_t{24} << 30);
+  EXPECT_EQ(inspect.host_memory, size_t{64} << 30);
+  EXPECT_TRUE(parse<InspectCommand>({"inspect", "d", "--fit"}).fit);
+  EXPECT_NE(refusal({"inspect", "d", "--host-memory", "64G"}).find("add --gpu-memory"),
+            std::string::npos);
+  for (const char* option : {"--device", "--kv-offload", "--gpu-memory"}) {
+    EXPECT_NE(refusal({"inspect", "d", "--fit", option,
+                       std::string(option) == "--gpu-memory" ? "1G" : "off"}),
+              "")
+        << option;
+  }
+}
+
 TEST(Options, HelpAndVersion) {
   const std::string run_help = parse<PrintCommand>({"run", "--help-all"}).text;
   for (const char* words : {"Engine:", "Sampling", "--max-model-len", "SLUICE_", "130"}) {

@@ -245,6 +245,17 @@ void declare(OptionSet& set, ModelsCommand* models) {
 // All engine options, since every one may change the plan.
 void declare(OptionSet& set, InspectCommand* inspect) {
   declare_model_word(set, &inspect->engine);
+  set.group("Machine");
+  set.value("--gpu-memory", "SIZE",
+            "plan for a GPU of this size, which need not be here (this one)",
+            [=](std::string_view source, std::string_view value) {
+              inspect->gpu_memory = parse_byte_size(source, value);
+            });
+  set.value("--host-memory", "SIZE", "beside it, memory of its host (as much as here)",
+            [=](std::string_view source, std::string_view value) {
+              inspect->host_memory = parse_byte_size(source, value);
+            });
+  set.set_flag("--fit", "the longest request on GPUs of usual sizes, as a table", &inspect->fit);
   set.group("Output");
   set.set_flag("--json", "print JSON", &inspect->json);
   declare_engine(set, &inspect->engine);

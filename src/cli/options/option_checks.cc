@@ -139,7 +139,18 @@ void check(CompletionCommand* completion, const Given&) {
   }
 }
 
-void check(InspectCommand* inspect, const Given& given) { check_engine(inspect->engine, given); }
+void check(InspectCommand* inspect, const Given& given) {
+  check_engine(inspect->engine, given);
+  if (inspect->fit) {
+    refuse_given(given, {"--gpu-memory", "--json", "--kv-offload"},
+                 "--fit is a table of GPUs, with KV on each and in host memory; leave one out");
+  }
+  if (inspect->gpu_memory || inspect->fit) {
+    refuse_given(given, {"--device"}, "the plan is for a GPU that is not here; leave one out");
+  } else {
+    refuse_given(given, {"--host-memory"}, "it is of a GPU's host; add --gpu-memory or --fit");
+  }
+}
 
 // The prompt comes from exactly one of three options.
 void check(TraceCommand* trace, const Given& given) {

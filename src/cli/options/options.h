@@ -74,6 +74,9 @@ struct ScoreCommand : TextsCommand {
 
 struct InspectCommand {
   EngineOptions engine;
+  std::optional<size_t> gpu_memory;   // of a machine that is not here; empty: this machine
+  std::optional<size_t> host_memory;  // likewise; empty: as much as here
+  bool fit = false;                   // a table of what fits on usual GPUs instead of a plan
   bool json = false;
 };
 

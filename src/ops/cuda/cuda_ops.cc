@@ -16,7 +16,7 @@ const Ops& cuda_ops() {
 
 namespace cuda {
 
-size_t CudaOps::memory_bytes() const { return kMatmulWorkspaceBytes + kAttentionScratchBytes; }
+size_t CudaOps::memory_bytes() const { return stream_memory_bytes(); }
 
 void CudaOps::prepare(Stream& stream) const {
   prepare_matmul(as_cuda(stream));

@@ -8,12 +8,9 @@
 #include <cstdint>
 
 #include "device/cuda/cuda_stream.h"
+#include "ops/cuda/op_memory.h"
 
 namespace sluice::cuda {
-
-// Decode needs most: partial sums of all windows of a call. A call that needs more runs in several
-// rounds (attention/decode/decode.h).
-inline constexpr size_t kAttentionScratchBytes = size_t{64} << 20;
 
 // Calls on one stream run in order, so they share the memory; every stream has its own.
 class AttentionScratch final : public CudaOpState {

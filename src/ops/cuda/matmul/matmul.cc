@@ -49,12 +49,8 @@ void prepare_matmul(CudaStream& stream) {
   stream.submit("prepare matmul", [&](cudaStream_t) { matmul_state(stream).library(); });
 }
 
-// A packed weight is the matrix itself, row by row.
 size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) const {
-  expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
-  constexpr size_t kAlignment = 256;
-  const size_t num_bytes = weight_bytes(format, num_rows, num_cols);
-  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return row_major_bytes(num_rows, num_cols, format);
 }
 
 // Up to 16 rows go to a kernel of Sluice, bound by reading the weight, whose bits of a row do not

@@ -4,16 +4,13 @@
 // Used by cuda_ops.cc and ops/cuda/matmul. Thread rule: the thread that enqueues on the stream.
 #pragma once
 
-#include <cstddef>
+#include "ops/cuda/op_memory.h"
 
 namespace sluice {
 
 class CudaStream;
 
 namespace cuda {
-
-// Device memory that products of one stream keep: what NVIDIA recommends for Hopper.
-inline constexpr size_t kMatmulWorkspaceBytes = size_t{32} << 20;
 
 // Creates the library's handle and its workspace now instead of in the first large product.
 void prepare_matmul(CudaStream& stream);
