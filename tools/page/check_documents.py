@@ -107,6 +107,7 @@ class Documents:
         answer, meta = ask(page, ASK_CASTLE)
         assert "7391846" in answer, answer
         assert number_in(re.search(r"([\d,]+) of", meta).group(1)) > 4000, meta
+        check_axe(page)
         for name in pins(self.server):
             self.server.call(f"/sluice/pins/{name}", method="DELETE")
 

@@ -60,6 +60,30 @@ One two\tthree
 
 {CASTLE}"""
 
+# Two characters in a font that only its name and a table of PDF.js describe.
+JAPANESE = [
+    b"<< /Type /Catalog /Pages 2 0 R >>",
+    b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 100] /Contents 4 0 R /Resources << /Font << /F 5 0 R >> >> >>",
+    b"<< /Length 36 >>\nstream\nBT /F 12 Tf 9 9 Td <65E5672C> Tj ET  \nendstream",
+    b"<< /Type /Font /Subtype /Type0 /BaseFont /Ryumin-Light /Encoding /UniJIS-UCS2-H /DescendantFonts [6 0 R] >>",
+    b"<< /Type /Font /Subtype /CIDFontType0 /BaseFont /Ryumin-Light /FontDescriptor 7 0 R /CIDSystemInfo"
+    b" << /Registry (Adobe) /Ordering (Japan1) /Supplement 2 >> >>",
+    b"<< /Type /FontDescriptor /FontName /Ryumin-Light /Flags 4 /FontBBox [0 0 1 1] /ItalicAngle 0 /Ascent 1"
+    b" /Descent 0 /CapHeight 1 /StemV 1 >>",
+]
+
+
+def pdf_of(objects):
+    data, places = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        places.append(len(data))
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    return data + b"xref\n0 %d\n0000000000 65535 f \n%strailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
+        len(objects) + 1, table, len(objects) + 1, len(data))
+
+
 KEPT = """async () => {
   const {key} = (await import('/ui/document.js')).current();
   return (await (await import('/ui/held.js')).textOf(key)).text;
@@ -126,6 +150,12 @@ class Files:
         assert not [name for name in asked if name.startswith("pdf")], f"too early: {asked}"
         text = self.text_of(page, self.pdf())
         assert text == f"A castle\n\nEfficient offices.\n\n{CASTLE}\n\nThe end.", text
+        assert "cmaps.zip" not in asked, f"too early: {asked}"
+        upload(page, self.write("japanese.pdf", pdf_of(JAPANESE)))
+        expect(page.locator("#doc-name")).to_have_text("japanese.pdf")
+        text = page.evaluate(KEPT)
+        assert text == "\u65e5\u672c" and "cmaps.zip" in asked, (text, asked)
+        page.click("#remove")
         watch.check()
         self.refuse(page)
         check_width(page)

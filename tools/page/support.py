@@ -112,7 +112,7 @@ def serve_from_disk(context, server):
         name = route.request.url.removeprefix(server.url).removeprefix("/ui").strip("/") or "index.html"
         path = next(pathlib.Path(folder).glob(f"*/{name}"))
         kind = {".mjs": "text/javascript", ".js": "text/javascript", ".html": "text/html", ".css": "text/css",
-                ".svg": "image/svg+xml"}[path.suffix]
+                ".svg": "image/svg+xml", ".zip": "application/zip"}[path.suffix]
         route.fulfill(body=path.read_bytes(), headers={**policy, "Content-Type": f"{kind}; charset=utf-8"})
 
     context.route(server.url + "/", answer)

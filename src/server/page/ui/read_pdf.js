@@ -1,9 +1,30 @@
-// The text of a PDF file by PDF.js, page by page. Scans have none; fonts that need the tables of
-// Chinese, Japanese and Korean encodings, which are not embedded here, give none either.
+// The text of a PDF file by PDF.js, page by page. Scans have none.
 import {count} from './format.js';
 import * as pdfjs from './pdf.mjs';
+import {entriesOf} from './zip.js';
 
 pdfjs.GlobalWorkerOptions.workerSrc = '/ui/pdf.worker.mjs';
+
+// Tables of Chinese, Japanese and Korean encodings, in one archive without compression, which is
+// loaded for the first font that needs one.
+class Tables {
+  static #archive = null;
+
+  static async #load() {
+    const response = await fetch('/ui/cmaps.zip');
+    if (!response.ok) throw new Error(`the server answered ${response.status}`);
+    const data = new Uint8Array(await response.arrayBuffer());
+    return {data, entries: entriesOf(data)};
+  }
+
+  async fetch({kind, filename}) {
+    if (kind !== 'cMapUrl') throw new Error(`${filename} is not needed for text`);
+    const {data, entries} = await (Tables.#archive ??= Tables.#load());
+    const entry = entries.get(filename);
+    if (entry === undefined) throw new Error(`there is no table ${filename}`);
+    return data.slice(entry.begin, entry.begin + entry.size);
+  }
+}
 
 // Lines as they stand, a blank one where the distance grows, words that a line's end has cut made whole.
 function textOf(items) {
@@ -21,7 +42,7 @@ function textOf(items) {
 
 export async function read(data, say) {
   const task = pdfjs.getDocument({
-    data, useWasm: false, useWorkerFetch: false, useSystemFonts: false, disableFontFace: true,
+    data, BinaryDataFactory: Tables, cMapUrl: '/ui/', cMapPacked: true, useWasm: false, useWorkerFetch: false, useSystemFonts: false, disableFontFace: true,
     enableXfa: false, isEvalSupported: false, verbosity: 0,
   });
   try {
