@@ -1,162 +1,23 @@
 """Uses the page in chromium: a document is uploaded, computed, asked about; the server is killed.
 
 Run by tools/page_test.sh, with SLUICE and MODEL. Everything that the page shows is compared with
-what the server says; no step waits for a fixed time.
+what the server says; no step waits for a fixed time. Then come the checks of the other files.
 """
 
 import argparse
-import json
-import os
 import pathlib
 import re
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 
 from playwright.sync_api import expect, sync_playwright
 
-KEY = "sk-of-the-page-test"
-CASTLE = "The secret number of the purple castle is 7391846."
-ASK_CASTLE = "What is the secret number of the purple castle?"
-QUEST = ["--sparse-policy", "full+quest", "--sparse-topk-tokens", "256", "--sparse-page-tokens", "16"]
-OFFLOAD = ["--kv-offload", "chunked", "--kv-host-bytes", "256M", "--kv-device-bytes", "24M",
-           "--block-size", "256"]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Server:
-    """A server of its own; with the same port it can be started again after a kill."""
-
-    def __init__(self, port, *options, key=None):
-        self.url = f"http://127.0.0.1:{port}"
-        self.key = key
-        environment = dict(os.environ)
-        environment.pop("SLUICE_API_KEY", None)
-        if key:
-            environment["SLUICE_API_KEY"] = key
-        self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log")
-        self.process = subprocess.Popen(
-            [os.environ["SLUICE"], "serve", "-m", os.environ["MODEL"], "--port", str(port),
-             "--timeline-ring", *QUEST, *options],
-            env=environment, stdout=self.log, stderr=self.log)
-        deadline = time.monotonic() + 60
-        while not self.is_healthy():
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                self.stop()
-                sys.exit("the server does not answer: " + pathlib.Path(self.log.name).read_text())
-            time.sleep(0.05)
-
-    def is_healthy(self):
-        try:
-            return urllib.request.urlopen(self.url + "/health", timeout=5).status == 200
-        except OSError:
-            return False
-
-    def call(self, path, body=None, method=None):
-        """The answer's text; without a method GET, or POST with a body."""
-        request = urllib.request.Request(self.url + path, method=method,
-                                         data=json.dumps(body).encode() if body else None)
-        request.add_header("Content-Type", "application/json")
-        if self.key:
-            request.add_header("Authorization", "Bearer " + self.key)
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.read().decode()
-
-    def state(self):
-        return json.loads(self.call("/sluice/state"))
-
-    def stop(self, signal="terminate"):
-        getattr(self.process, signal)()
-        return self.process.wait(30)
-
-
-class Watch:
-    """Everything that a page must not do: report errors, and ask other servers."""
-
-    def __init__(self, page, url):
-        self.errors, self.foreign = [], []
-        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda r: None if r.url.startswith(url + "/") else
-                self.foreign.append(r.url))
-
-    def check(self, allowed=r"(?!)"):
-        wrong = [text for text in self.errors if not re.search(allowed, text)]
-        assert not wrong, f"errors in the console: {wrong}"
-        assert not self.foreign, f"requests to other servers: {self.foreign}"
-        self.errors.clear()
-
-
-def make_text(num_chars, begin=0):
-    """A haystack with the needle at 62 % of it."""
-    hay = (pathlib.Path(os.environ["MODEL"]) / "haystack.txt").read_text()[begin:begin + num_chars]
-    at = hay.index(". ", int(num_chars * 0.62)) + 2
-    return hay[:at] + CASTLE + " " + hay[at:]
-
-
-def until(page, holds, otherwise):
-    """Waits here: the page's policy forbids what Playwright's own wait for a function needs."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, otherwise
-        page.wait_for_timeout(20)
-
-
-def wait_ready(page):
-    page.wait_for_selector("html[data-ready]")
-
-
-def upload(page, path):
-    page.set_input_files("#file", path)
-    expect(page.locator("#doc-size")).to_contain_text("tokens", timeout=20_000)
-
-
-def percent(page):
-    return int(page.get_attribute("#progress", "aria-valuenow"))
-
-
-def load(page, at_half=None):
-    """Presses the button and watches the progress, which must not fall, to its end."""
-    page.click("#load")
-    seen = [0]
-    while page.inner_text("#load") == "Stop":
-        seen.append(percent(page))
-        assert seen[-1] >= seen[-2], f"progress falls: {seen}"
-        if at_half and seen[-1] >= 40:
-            at_half()
-            at_half = None
-        page.wait_for_timeout(20)
-    assert at_half is None, f"no progress on the way: {seen}"
-    assert percent(page) == 100, seen
-
-
-def ask(page, question):
-    page.fill("#question", question)
-    page.press("#question", "Enter")
-    turn = page.locator(".turn").last
-    expect(turn).not_to_have_class(re.compile("busy"), timeout=60_000)
-    return turn.locator(".answer").inner_text(), turn.locator(".meta").inner_text()
-
-
-def check_cells(page, server):
-    """The cells of the map are the blocks of the engine. Waits for the last view."""
-    num_blocks = server.state()["view"]["kv"]["blocks"]
-    cells = "elements => elements.reduce((sum, e) => sum + Number(e.dataset.cells), 0)"
-    until(page, lambda: page.eval_on_selector_all("#memory canvas", cells) == num_blocks,
-          f"the map has another number of cells than {num_blocks}")
-
-
-def number_in(text):
-    return int(re.search(r"[\d,]+", text).group().replace(",", ""))
+from check_chat import check_chat
+from check_documents import check_documents
+from check_files import check_files
+from support import (ASK_CASTLE, CASTLE, KEY, OFFLOAD, Server, ask, check_cells, free_port, load, make_text,
+                     number_in, open_page, percent, until, upload, wait_ready)
 
 
 class Checks:
@@ -171,21 +32,20 @@ class Checks:
         self.path.write_text(make_text(100_000))
 
     def open(self, server, **options):
-        context = self.browser.new_context(viewport={"width": 1280, "height": 860},
-                                           device_scale_factor=1.5, **options)
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        watch = Watch(page, server.url)
-        page.goto(server.url + "/")
-        first_paint = ("() => performance.getEntriesByName('first-contentful-paint')"
-                       ".map((entry) => entry.startTime)")
-        until(page, lambda: page.evaluate(first_paint), "nothing is painted")
-        self.paint_ms.append(page.evaluate(first_paint)[0])
+        page, watch, paint_ms = open_page(self.browser, server, **options)
+        self.paint_ms.append(paint_ms)
         return page, watch
 
     def picture(self, page, name, full=False):
-        if self.pictures:
-            page.screenshot(path=pathlib.Path(self.pictures) / name, full_page=full)
+        if not self.pictures:
+            return
+        window = page.viewport_size
+        if full:  # a window as high as the page, at whose lower edge the question stays
+            height = page.evaluate("document.documentElement.scrollHeight")
+            page.set_viewport_size({**window, "height": height})
+            page.wait_for_timeout(200)
+        page.screenshot(path=pathlib.Path(self.pictures) / name)
+        page.set_viewport_size(window)
 
     def document(self):
         """Upload, progress, answer with the needle, and the strip that leads to it."""
@@ -356,11 +216,14 @@ def main():
         checks = Checks(browser, folder, options.pictures)
         try:
             checks.run()
+            check_chat(browser)
+            check_documents(browser, checks.folder)
+            check_files(browser, checks.folder)
         finally:
             checks.server.process.kill()
             browser.close()
-    print("page: uploaded, computed, answered, stopped, reloaded, restarted; no errors, "
-          f"no requests to other servers; first paint after {min(checks.paint_ms):.0f} ms")
+    print("page: uploaded, computed, answered, stopped, reloaded, restarted; settings, Markdown, conversations, "
+          f"documents, files; no errors, no requests to other servers; first paint after {min(checks.paint_ms):.0f} ms")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,16 @@ std::string address_text(const ServeCommand& command, const server::SluiceServer
                      server.port());
 }
 
+// Empty without a page. The place of reading is what it alone shows, and it needs an option.
+std::string page_text(const ServeCommand& command, const std::string& address) {
+  if (command.no_ui || !command.uds.empty()) return "";
+  const bool counts_reads = command.engine.sparse.policy.ends_with("quest");
+  return fmt::format("; page at {}/{}", address,
+                     counts_reads ? ""
+                                  : ", which shows where answers are read with "
+                                    "--sparse-policy full+quest");
+}
+
 // Warnings as they come, each once; in a log of JSON as one of its lines.
 void log_warnings(const EngineService& service, bool is_json) {
   const auto json_line = [](const std::string& warning) {
@@ -184,8 +194,9 @@ int serve(const ServeCommand& command) {
   service = load_service(engine, service_limits(command), command.verbose,
                          [&](const LoadProgress& progress) { server.set_loading(progress); });
   server.serve(*service);
-  write_message(fmt::format("serving {} on {}/v1, up to {} tokens a request",
-                            server.state().names()[0], address, service->max_model_len()));
+  write_message(fmt::format("serving {} on {}/v1, up to {} tokens a request{}",
+                            server.state().names()[0], address, service->max_model_len(),
+                            page_text(command, address)));
   if (!run_until_stopped(command, server)) end_dead(server);
   write_message(fmt::format("draining; running requests get {} s, a second signal ends now",
                             command.drain_timeout_s));

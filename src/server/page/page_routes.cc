@@ -17,10 +17,11 @@ constexpr std::string_view kIndex = "index.html";
 
 // With nosniff a browser runs a script only if its type says so.
 std::string_view type_of(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTypes = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kTypes = {{
       {".html", "text/html; charset=utf-8"},
       {".css", "text/css; charset=utf-8"},
       {".js", "text/javascript; charset=utf-8"},
+      {".mjs", "text/javascript; charset=utf-8"},
       {".svg", "image/svg+xml"},
   }};
   for (const auto& [ending, type] : kTypes) {

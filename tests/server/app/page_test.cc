@@ -36,6 +36,7 @@ TEST(AppPage, IsCompressedAndLoadsNothingFromElsewhere) {
   const App app;  // the page needs no model
   for (const auto& [path, type] : {std::pair{"/", "text/html"},
                                    {"/ui/app.js", "text/javascript"},
+                                   {"/ui/pdf.worker.mjs", "text/javascript"},
                                    {"/ui/style.css", "text/css"}}) {
     const std::string answer = get(app, path, kGzip);
     EXPECT_EQ(status_of(answer), 200) << path;

@@ -1,12 +1,14 @@
 // The page: one view of the engine for all instruments, and the conversation beside them.
 import {events, json, onKeyNeeded} from './api.js';
-import {isAsking, refresh, startChat} from './chat.js';
+import {isAsking, refresh, restoreConversation, setModel, startChat} from './chat.js';
 import * as file from './document.js';
+import {byId} from './elements.js';
 import {setTextOf, showMemory} from './memory.js';
 import {showNumbers} from './numbers.js';
+import {sayWhyFlat} from './reading.js';
+import {startSettings} from './settings.js';
 import {followTimeline, startTimeline} from './timeline.js';
 
-const byId = (id) => document.getElementById(id);
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function say(text) {
@@ -92,13 +94,18 @@ function begin(about) {
   document.title = `${about.model}, Sluice`;
   file.startDocument(about, refresh);
   startTimeline(about.timeline);
+  setModel(about.model);
+  sayWhyFlat(about.view.reads.page_tokens === 0);
   show(about.view);
 }
 
 onKeyNeeded(askForKey);
 setTextOf(file.textOfBlock);
 startChat();
+startSettings(file.measureAgain);
 begin(await connect());
 document.documentElement.dataset.ready = 'true';
 watch();
+await restoreConversation();
 await file.restoreDocument();
+document.documentElement.dataset.restored = 'true';

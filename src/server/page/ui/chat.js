@@ -1,61 +1,88 @@
 // The conversation: questions, answers as they are written, thoughts folded, a stop button.
 import {events} from './api.js';
+import * as conversations from './conversations.js';
 import * as file from './document.js';
+import {byId} from './elements.js';
+import {follow, startFollowing} from './follow.js';
 import {count, duration, rate} from './format.js';
 import {showFirstToken} from './numbers.js';
 import * as reading from './reading.js';
+import * as settings from './settings.js';
+import {TurnView} from './turn.js';
 
-const byId = (id) => document.getElementById(id);
 const list = byId('messages'), form = byId('form'), question = byId('question');
 
-let turns = [];      // {question, answer}: those that the next question sees
-let running = null;  // AbortController
+// A turn: {question, answer, thought, note, isError}. A stopped answer counts as what there is of it.
+let conversation = conversations.fresh();
+let running = null;   // AbortController
+let editing = null;   // the turn whose question is being written anew
+let model = '';
 
-const make = (tag, name, text = '') => {
-  const element = document.createElement(tag);
-  element.className = name;
-  element.textContent = text;
-  return element;
-};
+export const isAsking = () => running !== null;
 
-function messagesFor(text) {
-  const before = byId('follow').checked ? turns : [];
+function messagesFor(text, turns) {
+  const before = byId('follow').checked ? turns.filter((turn) => turn.answer !== '') : [];
   const messages = [];
   for (const turn of [...before, {question: text}]) {
     const isFirst = messages.length === 0;
     messages.push({role: 'user', content: isFirst ? file.withDocument(turn.question) : turn.question});
     if (turn.answer !== undefined) messages.push({role: 'assistant', content: turn.answer});
   }
-  return messages;
+  return [...settings.systemMessages(), ...messages];
 }
 
-function addTurn(text) {
-  const turn = make('li', 'turn busy');
-  const thought = make('details', 'thought');
-  const thoughtText = make('div', '');
-  thought.append(make('summary', '', 'Thoughts'), thoughtText);
-  thought.hidden = true;
-  const answer = make('div', 'answer');
-  const meta = make('p', 'meta');
-  turn.append(make('p', 'asked', text), thought, answer, meta);
-  list.append(turn);
-  return {turn, thought, thoughtText, answer, meta};
+const addView = (turn) => new TurnView(list, turn, {
+  again: (turn) => running === null && askAgain(turn),
+  edit: (turn) => running === null && edit(turn),
+});
+
+// Leaves out a turn and all after it.
+function cutBefore(turn) {
+  const index = conversation.turns.indexOf(turn);
+  conversation.turns.splice(index);
+  while (list.childElementCount > index) list.lastElementChild.remove();
 }
 
-export const isAsking = () => running !== null;
+function askAgain(turn) {
+  if (isHeldUp()) return;
+  cutBefore(turn);
+  ask(turn.question);
+}
+
+function edit(turn) {
+  editing = turn;
+  question.value = turn.question;
+  grow();
+  refresh();
+  question.focus();
+}
+
+function stopEditing() {
+  if (editing === null) return;
+  editing = null;
+  question.value = '';
+  grow();
+  refresh();
+}
 
 export function refresh() {
   const isBusy = running !== null;
   byId('send').hidden = isBusy;
   byId('stop').hidden = !isBusy;
-  byId('send').disabled = file.isLoading();
   byId('load').disabled = isBusy;
-  byId('clear').hidden = list.childElementCount === 0 || isBusy;
+  byId('clear').hidden = byId('export').hidden = conversation.turns.length === 0 || isBusy;
+  byId('cancel-edit').hidden = editing === null;
+  if (!file.isLoading()) byId('ask-note').textContent = '';
   question.placeholder = file.current() ? 'Ask about the document' : 'Ask a question';
 }
 
-function describe(meta, {begin, first, usage, timings}) {
+function noteOf({begin, first, usage, timings, reason}) {
   const parts = [];
+  if (reason === 'length') {
+    const isOwn = (usage?.completion_tokens ?? 0) >= settings.limit();
+    parts.push(isOwn ? `cut at the limit of ${count(settings.limit())} tokens (Settings)`
+                     : 'cut where the model’s context ends');
+  }
   if (first > 0) parts.push(`first token after ${duration((first - begin) / 1000)}`);
   if (usage) {
     parts.push(`${count(usage.completion_tokens)} tokens`);
@@ -63,7 +90,7 @@ function describe(meta, {begin, first, usage, timings}) {
     const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
     parts.push(`${count(cached)} of ${count(usage.prompt_tokens)} prompt tokens from memory`);
   }
-  meta.textContent = parts.join(', ').replace(/^./, (letter) => letter.toUpperCase());
+  return parts.join(', ').replace(/^./, (letter) => letter.toUpperCase());
 }
 
 function takeEvent(event, view, state) {
@@ -72,21 +99,21 @@ function takeEvent(event, view, state) {
   if (progress) {
     file.follow(progress);
     if (progress.processed < progress.total) {
-      view.meta.textContent = `Reading ${count(progress.processed)} of ${count(progress.total)} tokens`;
+      view.say(`Reading ${count(progress.processed)} of ${count(progress.total)} tokens`);
     }
   }
-  const delta = event.choices?.[0]?.delta ?? {};
-  const thought = delta.reasoning_content ?? delta.reasoning ?? '';
-  if ((thought !== '' || delta.content) && state.first === 0) {
+  const choice = event.choices?.[0];
+  const thought = choice?.delta?.reasoning_content ?? choice?.delta?.reasoning ?? '';
+  const text = choice?.delta?.content ?? '';
+  if ((thought !== '' || text !== '') && state.first === 0) {
     state.first = performance.now();
     showFirstToken((state.first - state.begin) / 1000);
-    view.meta.textContent = '';
+    view.say('');
   }
-  if (thought !== '') {
-    view.thought.hidden = false;
-    view.thoughtText.append(thought);
-  }
-  if (delta.content) view.answer.append(delta.content);
+  view.turn.thought += thought;
+  view.turn.answer += text;
+  if (thought !== '' || text !== '') view.showSoon(() => follow(view.element));
+  state.reason = choice?.finish_reason ?? state.reason;
   if (event.usage) {
     state.usage = event.usage;
     state.timings = event.timings;
@@ -94,44 +121,44 @@ function takeEvent(event, view, state) {
 }
 
 async function ask(text) {
-  const view = addTurn(text);
+  const own = conversation;
+  const messages = messagesFor(text, own.turns);
+  // The note stays if the tab is closed on the way.
+  const turn = {question: text, answer: '', thought: '', note: 'Stopped', isError: false};
+  own.turns.push(turn);
+  conversations.enter(own);
+  own.documentKey = file.current()?.key ?? '';
+  own.documentName = file.current()?.name ?? '';
+  const view = addView(turn);
   const state = {begin: performance.now(), first: 0};
   running = new AbortController();
+  view.begin();
+  view.say('');
   reading.clearReads();
   refresh();
-  view.turn.scrollIntoView({block: 'nearest'});
+  startFollowing(view.element);
   const body = {
-    messages: messagesFor(text), stream: true, return_progress: true,
-    stream_options: {include_usage: true},
+    messages, stream: true, return_progress: true, stream_options: {include_usage: true},
+    ...settings.requestFields(),
   };
   try {
     for await (const event of events('/v1/chat/completions', {body, signal: running.signal})) {
       takeEvent(event, view, state);
+      conversations.save(own, true);
     }
     file.finishProgress(state.usage, state.timings);
-    turns.push({question: text, answer: view.answer.textContent});
-    describe(view.meta, state);
+    turn.note = noteOf(state);
   } catch (error) {
-    if (error.name === 'AbortError') {
-      view.meta.textContent = 'Stopped';
-    } else {
-      view.meta.textContent = error.message;
-      view.meta.classList.add('error');
-    }
+    turn.isError = error.name !== 'AbortError';
+    turn.note = turn.isError ? error.message : 'Stopped';
   }
   running = null;
-  view.turn.classList.remove('busy');
+  view.finish();
+  follow(view.element);
+  conversations.save(own);
   refresh();
   question.focus({preventScroll: true});
-  showWhereItRead();
-}
-
-// The last reads come with the view after the answer.
-function showWhereItRead() {
-  setTimeout(() => {
-    const page = reading.hottestPage();
-    if (page >= 0 && running === null) reading.showPage(page);
-  }, 400);
+  reading.seek();
 }
 
 function grow() {
@@ -139,14 +166,54 @@ function grow() {
   question.style.height = `${question.scrollHeight}px`;
 }
 
+function isHeldUp() {
+  if (!file.isLoading()) return false;
+  byId('ask-note').textContent = 'The document is being computed. Ask when it is there, or stop it.';
+  return true;
+}
+
+function submit() {
+  const text = question.value.trim();
+  if (text === '' || running !== null || isHeldUp()) return;
+  if (editing !== null) cutBefore(editing);
+  editing = null;
+  question.value = '';
+  grow();
+  ask(text);
+}
+
+function show(next) {
+  running?.abort();
+  stopEditing();
+  conversation = next;
+  list.replaceChildren();
+  for (const turn of conversation.turns) addView(turn);
+  reading.clearReads();
+  refresh();
+}
+
+// A conversation of the list, with its document if this browser has it.
+async function openPast(next) {
+  show(next);
+  await file.open(next.documentKey);
+  question.focus();
+}
+
+export const setModel = (name) => {
+  model = name;
+};
+
+// What the tab had before a reload.
+export async function restoreConversation() {
+  await conversations.startConversations(openPast);
+  const kept = await conversations.restore();
+  if (kept !== undefined) show(kept);
+}
+
 export function startChat() {
   form.addEventListener('submit', (event) => {
     event.preventDefault();
-    const text = question.value.trim();
-    if (text === '' || running !== null || file.isLoading()) return;
-    question.value = '';
-    grow();
-    ask(text);
+    submit();
   });
   question.addEventListener('input', grow);
   question.addEventListener('keydown', (event) => {
@@ -156,15 +223,18 @@ export function startChat() {
     }
   });
   byId('stop').addEventListener('click', () => running?.abort());
+  byId('cancel-edit').addEventListener('click', stopEditing);
   document.addEventListener('keydown', (event) => {
-    if (event.key === 'Escape' && running !== null) running.abort();
+    if (event.key !== 'Escape' || byId('settings').open) return;
+    if (running !== null) running.abort();
+    else stopEditing();
   });
   byId('clear').addEventListener('click', () => {
-    turns = [];
-    list.replaceChildren();
-    reading.clearReads();
-    refresh();
+    conversations.leave();
+    show(conversations.fresh());
+    conversations.showList();
     question.focus();
   });
+  byId('export').addEventListener('click', () => conversations.exportMarkdown(conversation, model));
   refresh();
 }

@@ -1,16 +1,19 @@
 // The document beside the conversation: read, counted, computed once, and found again in memory.
-import {call, events, json} from './api.js';
+import {events, json} from './api.js';
+import {byId} from './elements.js';
+import {readFile} from './files.js';
 import {bytes, count, duration, rate} from './format.js';
+import * as held from './held.js';
 import * as reading from './reading.js';
-import {invalidAt, startsOf, TokenPlaces} from './text.js';
+import * as settings from './settings.js';
+import {startsOf, TokenPlaces} from './text.js';
 
-const byId = (id) => document.getElementById(id);
-const kSaved = 'sluice-document';
-const kMaxSavedChars = 1_500_000;   // a tab may keep some 5 MB
+const kCurrent = 'sluice-document';  // of this tab
+const kMark = 'sluice-document-text';
 const kMaxPlacedChars = 8_000_000;  // longer ones: places in proportion
 
 let server = {max_model_len: 0};
-let doc = null;              // {name, text, size, tokens, places}
+let doc = null;              // {key, name, text, size, tokens, places}
 let blockIndex = new Map();  // block id to its place in the document
 let blockTokens = 0;
 let pendingTotal = 0;        // prompt tokens of the request that holds the document now
@@ -18,7 +21,8 @@ let loading = null;          // AbortController
 let isPinned = false;
 let isInMemory = false;      // all of it, as far as whole blocks go
 let onChange = () => {};
-let lastSteps = 0;
+let isUntouched = true;      // nothing is said yet of what is computed
+let lastView = null;
 
 export function startDocument(about, changed) {
   server = about;
@@ -41,32 +45,24 @@ function setProgressText(text, from = '') {
   byId('progress-from').textContent = from;
 }
 
-async function readFile(file) {
-  const data = new Uint8Array(await file.arrayBuffer());
-  const at = invalidAt(data);
-  if (at >= 0) {
-    throw new Error(`${file.name} is not UTF-8 text: byte ${count(at)} (offset 0x${at.toString(16)})`);
-  }
-  const text = new TextDecoder('utf-8').decode(data);
-  if (text.trim() === '') throw new Error(`${file.name} has no text`);
-  return {name: file.name, text, size: data.length};
-}
-
 // Counts the tokens as the server will, and learns where each is in the text.
 async function measure(file) {
-  const messages = [{role: 'user', content: file.text}];
+  const messages = (text) => ({
+    messages: [...settings.systemMessages(), {role: 'user', content: text}], ...settings.templateFields(),
+  });
   const places = file.text.length <= kMaxPlacedChars;
   const [answer, template] = await Promise.all([
-    json('/tokenize', {body: {messages, return_token_strs: places}}),
-    json('/apply-template', {body: {messages: [{role: 'user', content: 'x'}]}}),
+    json('/tokenize', {body: {...messages(file.text), return_token_strs: places}}),
+    json('/apply-template', {body: messages(kMark)}),
   ]);
   const starts = places ? startsOf(answer.token_strs) : null;
   return {
     ...file,
+    key: held.hashOf(file.text),
     tokens: answer.count,
     places: new TokenPlaces({
       numTokens: answer.count, textLength: file.text.length, starts,
-      textBegin: Math.max(0, template.prompt.indexOf('x')),
+      textBegin: Math.max(0, template.prompt.lastIndexOf(kMark)),
     }),
   };
 }
@@ -94,10 +90,13 @@ async function adopt(file) {
     blockIndex = new Map();
     pendingTotal = 0;
     isInMemory = isPinned = false;
+    isUntouched = true;
     show();
     reading.setDocument(doc);
     setProgressText('Not computed yet');
-    save();
+    if (lastView !== null) recognise(lastView);
+    sessionStorage.setItem(kCurrent, doc.key);
+    held.keep(doc);
   } catch (error) {
     setProgressText('');
     showError(error.message);
@@ -105,37 +104,47 @@ async function adopt(file) {
   onChange();
 }
 
-function save() {
-  sessionStorage.removeItem(kSaved);
-  if (doc === null || doc.text.length > kMaxSavedChars) return;
-  try {
-    sessionStorage.setItem(kSaved, JSON.stringify({name: doc.name, text: doc.text, size: doc.size}));
-  } catch {
-    // Full: the page asks for the file again after a reload.
-  }
+// Opens what this browser has of a document, or closes the one that is open. `key` may be empty.
+export async function open(key) {
+  if (key === (doc?.key ?? '')) return;
+  const file = key === '' ? null : await held.textOf(key);
+  close();
+  if (file !== null) await adopt(file);
+  else if (key !== '') showError('The text of this document is not in this browser. Choose its file again.');
 }
 
 export async function restoreDocument() {
-  const saved = sessionStorage.getItem(kSaved);
-  if (saved !== null) await adopt(JSON.parse(saved));
+  await held.startHeld(open);
+  await open(sessionStorage.getItem(kCurrent) ?? '');
+}
+
+// Prompts begin with something else, and so do the document's tokens.
+export async function measureAgain() {
+  if (doc !== null && loading === null) await adopt(doc);
 }
 
 async function choose(files) {
   if (files.length === 0) return;
+  const say = (text) => {
+    byId('reading').textContent = text;
+  };
+  showError('');
+  say('Reading the file …');
   try {
-    await adopt(await readFile(files[0]));
+    await adopt(await readFile(files[0], say));
   } catch (error) {
     showError(error.message);
   }
+  say('');
 }
 
-function remove() {
+// The server holds it until it is freed.
+function close() {
   loading?.abort();
-  if (isPinned) call(`/sluice/pins/${pinName(doc.text)}`, {method: 'DELETE'}).catch(() => {});
   isPinned = false;
   doc = null;
   blockIndex = new Map();
-  sessionStorage.removeItem(kSaved);
+  sessionStorage.removeItem(kCurrent);
   reading.setDocument(null);
   setProgressText('');
   showError('');
@@ -147,6 +156,7 @@ function remove() {
 // Progress of a request that begins with the document.
 export function follow(progress) {
   if (doc === null) return;
+  isUntouched = false;
   const {total, cache, processed, time_ms: ms} = progress;
   pendingTotal = total;
   reading.setProgress(processed, cache);
@@ -182,17 +192,11 @@ export function finishProgress(usage, timings) {
       sourcesOf(timings?.cache));
 }
 
-// The same document has the same name, so that it is pinned once.
-function pinName(text) {
-  let hash = 0xcbf29ce484222325n;
-  for (let i = 0; i < text.length; i += Math.max(1, text.length >> 16)) {
-    hash = BigInt.asUintN(64, (hash ^ BigInt(text.charCodeAt(i))) * 0x100000001b3n);
-  }
-  return `page-${hash.toString(16)}-${text.length}`;
-}
-
 async function loadByPin(signal) {
-  const body = {name: pinName(doc.text), messages: [{role: 'user', content: doc.text}]};
+  const body = {
+    name: held.pinName(doc), messages: [...settings.systemMessages(), {role: 'user', content: doc.text}],
+    ...settings.templateFields(),
+  };
   let found = 0;
   for await (const event of events('/sluice/pins', {body, signal})) {
     if (event.error) throw new Error(event.error.message);
@@ -205,7 +209,6 @@ async function loadByPin(signal) {
       byId('progress').setAttribute('aria-valuenow', '100');
       setProgressText(`${count(event.num_tokens)} tokens held, ${bytes(event.bytes)}`,
                       sourcesOf(event.cache));
-      isPinned = true;
     }
   }
 }
@@ -244,25 +247,46 @@ function findInMemory(view) {
   return wanted > 0 && found.size === wanted;
 }
 
+// A pin of the document, whichever page made it: it need not be loaded.
+function recognise(view) {
+  const wasPinned = isPinned;
+  const pin = held.pinOf(doc, view);
+  isPinned = pin !== undefined;
+  if (!isPinned || wasPinned) return;
+  // With blocks that only the store has, those in memory do not say where they are.
+  if (blockIndex.size === 0 && pin.disk === 0) indexBlocks(pin.blocks);
+  isInMemory = true;
+  if (isUntouched) {
+    reading.setProgress(doc.tokens, doc.tokens);
+    byId('progress').setAttribute('aria-valuenow', '100');
+    setProgressText(`${count(doc.tokens)} tokens held by the server`);
+  }
+  show();
+}
+
+function indexBlocks(runs) {
+  blockIndex = new Map();
+  const last = Math.ceil(doc.tokens / blockTokens);
+  let index = 0;
+  for (const [id, length] of runs) {
+    for (let i = 0; i < length && index < last; ++i) blockIndex.set(id + i, index++);
+  }
+}
+
 // Learns from a view which blocks the document has.
 export function followBlocks(view) {
   blockTokens = view.kv.block_tokens;
-  if (view.steps < lastSteps) {  // another engine
+  if (lastView !== null && view.steps < lastView.steps) {  // another engine
     blockIndex = new Map();
     isPinned = false;
   }
-  lastSteps = view.steps;
+  lastView = view;
+  held.showHeld(view);
   if (doc === null) return;
   const own = view.sequences.filter((s) => s.prompt === pendingTotal).at(-1);
-  if (pendingTotal > 0 && own) {
-    blockIndex = new Map();
-    let index = 0;
-    const last = Math.ceil(doc.tokens / blockTokens);
-    for (const [id, length] of own.blocks) {
-      for (let i = 0; i < length && index < last; ++i) blockIndex.set(id + i, index++);
-    }
-  }
+  if (pendingTotal > 0 && own) indexBlocks(own.blocks);
   const wasInMemory = isInMemory;
+  recognise(view);
   isInMemory = isPinned || findInMemory(view);
   if (wasInMemory && !isInMemory) {
     reading.setProgress(0, 0);
@@ -275,6 +299,8 @@ export function followBlocks(view) {
 // The document's name for a row of the memory map that begins with it.
 export function nameOf(row) {
   const first = row.blocks[0]?.[0];
+  const ofPin = row.name === undefined ? null : held.nameOfPin(row.name);
+  if (ofPin !== null) return ofPin;
   if (doc === null || first === undefined || blockIndex.get(first) !== 0) return null;
   return doc.name;
 }
@@ -289,7 +315,7 @@ export function textOfBlock(id) {
 }
 
 byId('file').addEventListener('change', (event) => choose(event.target.files));
-byId('remove').addEventListener('click', remove);
+byId('remove').addEventListener('click', close);
 byId('load').addEventListener('click', load);
 for (const type of ['dragenter', 'dragover']) {
   document.addEventListener(type, (event) => {

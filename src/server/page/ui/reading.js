@@ -22,6 +22,7 @@ let filled = 0;   // what is drawn of progress.done
 let top = 0;      // reads of the full height
 let cursor = -1;  // a page, or -1
 let frame = 0;
+let isSeeking = false;  // the place that is shown is the hottest, until somebody chooses one
 
 function numPages() {
   return doc ? Math.max(1, Math.ceil(doc.tokens / pageTokens)) : 0;
@@ -54,6 +55,7 @@ export function clearReads() {
   heat.fill(0);
   top = 0;
   cursor = -1;
+  isSeeking = false;
   canvas.classList.remove('lit');
   reader.hidden = true;
   wake();
@@ -80,6 +82,23 @@ export function addReads(reads, blockTokens, indexOf) {
   top = findTop();
   canvas.classList.add('lit');
   wake();
+  if (isSeeking) showHottest();
+}
+
+function showHottest() {
+  const page = hottestPage();
+  if (page >= 0) showPage(page);
+}
+
+// An answer is whole: shows where it was read most, and again if later views have more reads.
+export function seek() {
+  isSeeking = true;
+  showHottest();
+}
+
+// `isFlat`: the server does not say what decode reads, so the strip never lights up.
+export function sayWhyFlat(isFlat) {
+  document.getElementById('flat').hidden = !isFlat;
 }
 
 export const hasReads = () => heat.some((h) => h > 0);
@@ -280,6 +299,7 @@ function nearby(page) {
 
 canvas.addEventListener('click', (event) => {
   if (!doc) return;
+  isSeeking = false;
   showPage(nearby(pageAt(event)));
 });
 canvas.addEventListener('keydown', (event) => {
@@ -293,6 +313,7 @@ canvas.addEventListener('keydown', (event) => {
   if (event.key === 'Enter') page = hot >= 0 ? hot : Math.max(0, cursor);
   if (page === null) return;
   event.preventDefault();
+  isSeeking = false;
   showPage(page);
 });
 onRedraw(draw);
