@@ -1,4 +1,6 @@
 // Automata: regular expressions, products, and the texts of numbers within bounds.
+#include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,9 @@ TEST(Regex, MatchesAsEcma262Says) {
       {R"((?:a(?<name>b))\.)", {"ab."}, {"abc"}},
       {R"([^\s\S])", {}, {"", "a"}},
       {"]}", {"]}"}, {"]"}},
+      {R"(^(?=.*\d)(?!admin).{3,}$)", {"a1b", "bad1"}, {"abc", "a1", "admin1"}},
+      {R"(^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$)", {"1", "-0.5", "+.5"}, {"", "-", ".", "1.2.3"}},
+      {"^(?=a|b)[^c]*", {"a", "bx"}, {"xa", "ac"}, {"ac"}, {"ca"}},
   };
   for (const RegexCase& c : cases) {
     const Automaton whole = of_regex(c.regex, RegexUse::kWhole);
@@ -56,30 +61,15 @@ TEST(Regex, MatchesAsEcma262Says) {
 }
 
 TEST(Regex, RefusesWhatIsNotRegularOrWrong) {
-  for (const char* regex : {"(?=a)",
-                            "(?!a)",
-                            "(?<=a)b",
-                            "(?<!a)b",
-                            R"((a)\1)",
-                            R"(\k<n>)",
-                            R"(\bword\b)",
-                            R"(\p{L})",
-                            "(?i)a",
-                            "a**",
-                            "a{2",
-                            "a{3,2}",
-                            "(a",
-                            "a)",
-                            "[a",
-                            "[z-a]",
-                            "*a",
-                            R"(\)",
-                            R"(\q)",
-                            R"(\u12)",
-                            R"(\ud800)",
-                            "^*",
-                            "((((a{100}){100}){100}){100})",
-                            "(a|b)*a(a|b){40}"}) {
+  for (const char* regex :
+       {"(?=a)",           "(?!a)",        "^(?=a)b|c", "^(?!a|^b)c",
+        "^a(?=b)",         "^(?=(?=a)b)c", "^(?=a",     "(?<=a)b",
+        "(?<!a)b",         R"((a)\1)",     R"(\k<n>)",  R"(\bword\b)",
+        R"(\p{L})",        "(?i)a",        "a**",       "a{2",
+        "a{3,2}",          "(a",           "a)",        "[a",
+        "[z-a]",           "*a",           R"(\)",      R"(\q)",
+        R"(\u12)",         R"(\ud800)",    "^*",        "((((a{100}){100}){100}){100})",
+        "(a|b)*a(a|b){40}"}) {
     try {
       of_regex(regex, RegexUse::kWhole);
       ADD_FAILURE() << regex;
@@ -99,6 +89,7 @@ TEST(Automaton, CombinesAsSetsDo) {
       const Automaton b = of_regex(y, RegexUse::kWhole);
       for (const auto& text : texts) {
         EXPECT_EQ(intersected(a, b).accepts(text), a.accepts(text) && b.accepts(text)) << x << y;
+        EXPECT_EQ(united(a, b).accepts(text), a.accepts(text) || b.accepts(text)) << x << y;
         EXPECT_EQ(without(a, b).accepts(text), a.accepts(text) && !b.accepts(text)) << x << y;
       }
     }
@@ -146,8 +137,10 @@ TEST(NumberTexts, AreThoseWithinTheBounds) {
 TEST(NumberTexts, HaveWholeAndMultipleForms) {
   const auto bound = [](double value) { return NumberBound{*decimal_of(value), false}; };
   for (const int64_t multiple : {1, 2, 7, 12, 1000}) {
-    const Automaton in = number_texts(
-        {.min = bound(-1500), .max = bound(2100.5), .is_integer = true, .multiple_of = multiple});
+    const Automaton in = number_texts({.min = bound(-1500),
+                                       .max = bound(2100.5),
+                                       .kind = NumberKind::kInteger,
+                                       .multiples = {*multiple_of(static_cast<double>(multiple))}});
     for (int64_t value = -2500; value < 2500; ++value) {
       const bool is_in = value >= -1500 && value <= 2100 && value % multiple == 0;
       ASSERT_EQ(in.accepts(fmt::format("{}", value)), is_in) << value << " of " << multiple;
@@ -159,6 +152,37 @@ TEST(NumberTexts, HaveWholeAndMultipleForms) {
   EXPECT_TRUE(number_texts({.min = bound(3)}).accepts("123456789012345678901234567890"));
   EXPECT_FALSE(decimal_of(1e30).has_value());
   EXPECT_FALSE(decimal_of(0.1234567890123456).has_value());
+}
+
+// Every decimal with up to three digits after the point, against its value in units of the last.
+TEST(NumberTexts, HaveMultiplesExclusionsAndFractions) {
+  for (const double step : {0.25, 1.5, 0.001, 3., 0.1}) {
+    Multiple multiple = *multiple_of(step);
+    const Automaton in = number_texts({.multiples = {multiple}});
+    multiple.is_forbidden = true;
+    const Automaton out = number_texts({.multiples = {multiple}});
+    const auto units = static_cast<int64_t>(std::lround(step * 1000));
+    for (int64_t value = -3000; value <= 3000; value += value % 7 == 0 ? 1 : 5) {
+      const std::string text = fmt::format("{}{}.{:03}", value < 0 ? "-" : "",
+                                           std::abs(value) / 1000, std::abs(value) % 1000);
+      const bool is_in = value % units == 0;
+      EXPECT_EQ(is_multiple(decimal_of_text(text), *multiple_of(step)), is_in) << text << step;
+      if (text == "-0.000") continue;
+      EXPECT_EQ(out.accepts(text), !is_in) << text << " of " << step;
+      if (multiple.places > 0) {
+        EXPECT_EQ(in.accepts(text), is_in) << text << " of " << step;
+      }
+    }
+  }
+  EXPECT_FALSE(multiple_of(1001).has_value());
+  EXPECT_FALSE(multiple_of(0.1234567).has_value());
+  EXPECT_EQ(multiple_of(1e-8)->places, 8);
+  const Automaton some = number_texts({.excluded = {*decimal_of(1), *decimal_of(-2.5)}});
+  for (const char* text : {"0", "1.5", "-1", "10", "2.5", "-2.05"}) EXPECT_TRUE(some.accepts(text));
+  for (const char* text : {"1", "1.0", "-2.5", "-2.500"}) EXPECT_FALSE(some.accepts(text));
+  const Automaton fractions = number_texts({.kind = NumberKind::kFraction});
+  for (const char* text : {"0.5", "-1.05", "10.10"}) EXPECT_TRUE(fractions.accepts(text)) << text;
+  for (const char* text : {"0", "1.0", "-3", "00.5"}) EXPECT_FALSE(fractions.accepts(text)) << text;
 }
 
 TEST(Formats, AcceptTextsOfTheirKind) {
@@ -175,6 +199,19 @@ TEST(Formats, AcceptTextsOfTheirKind) {
       {"ipv6", "1:2::8", "1::2::3"},
       {"ipv6", "::", "1:2:3:4:5:6:7"},
       {"ipv6", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8:9"},
+      {"uri", "https://user@example.org:8080/a/b%20c?x=1&y#z", "/a/b"},
+      {"uri", "urn:isbn:0", "http://a b"},
+      {"uri", "http://[::1]/", "http://[::1"},
+      {"uri", "mailto:a@b", "http://\xC3\xA9"},
+      {"uri-reference", "../a?b", "a:b:\\"},
+      {"uri-reference", "", "%zz"},
+      {"iri", "http://\xC3\xA9.org/\xC3\xA9", "\xC3\xA9"},
+      {"iri-reference", "\xC3\xA9/a", "a b"},
+      {"json-pointer", "/a~1b//0", "a"},
+      {"json-pointer", "", "/~2"},
+      {"relative-json-pointer", "1/a", "/a"},
+      {"relative-json-pointer", "0#", "01"},
+      {"uri-template", "http://a/{+x,y:3}{?z*}", "http://a/{x"},
       {"uuid", "2eb8aa08-aa98-11ea-b4aa-73b441d16380", "2eb8aa08aa9811eab4aa73b441d16380"},
   };
   for (const auto& [format, good, bad] : cases) {

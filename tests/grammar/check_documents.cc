@@ -1,8 +1,8 @@
 // check_documents: whether documents are what a schema allows, as a filter.
 //
-// Used by tools/schema_suite.py. Each line of stdin is {"schema": text, "documents": [texts]}; for
-// each it prints {"valid": [booleans]} or {"error": text}. Masks are compared with what is accepted
-// on the way. Thread rule: one thread.
+// Used by tools/schema_suite.py and schema_judge.py. Each line of stdin is {"schema": text,
+// "documents": [texts]}; for each it prints {"valid": [booleans]} or {"error": text}. Masks are
+// compared with what is accepted on the way. Thread rule: one thread.
 #include <iostream>
 #include <string>
 #include <vector>
@@ -58,8 +58,10 @@ void check_documents() {
 }  // namespace
 }  // namespace sluice
 
+// Exit status 75 without xgrammar.
 int main() {
   try {
+    if (!sluice::has_grammar_library()) return 75;
     sluice::check_documents();
     return 0;
   } catch (const std::exception& error) {

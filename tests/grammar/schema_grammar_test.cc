@@ -118,6 +118,114 @@ TEST_F(SchemaGrammar, KnowsChoicesAndReferences) {
       {"null"}, {"{}"});
 }
 
+TEST_F(SchemaGrammar, KnowsOpposites) {
+  // A number that is no integer is written as a fraction, never as 2.0.
+  expect(R"({"not":{"type":["integer","boolean"]}})", {"1.5", "null", R"("a")", "[1]"},
+         {"1", "true", "2.0"});
+  // What is not listed, of any length.
+  expect(R"({"type":"string","not":{"enum":["a","b"]}})", {R"("c")", R"("ab")", R"("")"},
+         {R"("a")", R"("b")", "1"});
+  // None of several: all of the opposites hold.
+  expect(R"({"type":"integer","not":{"anyOf":[{"minimum":10},{"multipleOf":3}]}})",
+         {"1", "8", "-1"}, {"0", "9", "10", "12"});
+  // A pattern the other way round, beside a length.
+  expect(R"({"type":"string","minLength":1,"not":{"pattern":"^_"}})", {R"("a_")"},
+         {R"("_a")", R"("")"});
+  // One of the names is absent.
+  expect(R"({"type":"object","not":{"required":["a","b"]}})", {"{}", R"({"a":1,"c":2})"},
+         {R"({"a":1,"b":2})"});
+  // A value that is not this object: without the name, with another value, or with more names.
+  expect(R"({"type":"object","properties":{"k":{"not":{"const":{"x":[1]}}}},"required":["k"]})",
+         {R"({"k":1})", R"({"k":{}})", R"({"k":{"x":[2]}})", R"({"k":{"x":[1],"y":1}})"},
+         {R"({"k":{"x":[1]}})"});
+  // Some item is no text, so there is one.
+  expect(R"({"type":"array","not":{"items":{"type":"string"}}})", {"[1]", R"(["a",1])"},
+         {"[]", R"(["a"])"});
+  // The same by types alone.
+  expect(R"({"type":"number","not":{"type":"integer"}})", {"1.5", "-0.25"}, {"1", "1.0", "0"});
+  // One value is left.
+  expect(R"({"type":"boolean","not":{"const":true}})", {"false"}, {"true"});
+  // Decimals as they are written, not as doubles divide.
+  expect(R"({"type":"number","multipleOf":0.25})", {"0.5", "1", "-1.75"}, {"0.3", "0.125"});
+}
+
+TEST_F(SchemaGrammar, KnowsConditions) {
+  // Fields that depend on a kind, as forms have them.
+  expect(R"({"type":"object","properties":{"kind":{"enum":["a","b","c"]},"x":{"type":"integer"}},
+      "required":["kind"],"additionalProperties":false,"allOf":[
+      {"if":{"properties":{"kind":{"const":"a"}}},"then":{"required":["x"]}},
+      {"if":{"properties":{"kind":{"const":"b"}}},"then":{"properties":{"x":false}}}]})",
+         {R"({"kind":"a","x":1})", R"({"kind":"b"})", R"({"kind":"c"})", R"({"kind":"c","x":2})"},
+         {R"({"kind":"a"})", R"({"kind":"b","x":1})"});
+  // Types that the condition is not about go to the other branch.
+  expect(R"({"if":{"type":"integer"},"then":{"minimum":3},"else":{"type":"string"}})",
+         {"3", R"("a")"}, {"2", "null", "2.5"});
+  // A name that asks for another one.
+  expect(R"({"type":"object","properties":{"card":{"type":"null"},"address":{"type":"null"}},
+      "additionalProperties":false,"dependentRequired":{"card":["address"]}})",
+         {"{}", R"({"address":null})", R"({"card":null,"address":null})"}, {R"({"card":null})"});
+  // The same as drafts before 2019-09 wrote it.
+  expect(R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":false,
+      "dependencies":{"a":{"properties":{"a":{"minimum":5}}}}})",
+         {"{}", R"({"a":5})"}, {R"({"a":4})"});
+  // Overlapping choices: what both allow is excluded.
+  expect(R"({"oneOf":[{"type":"integer"},{"minimum":2}]})", {"1", "2.5", "null"}, {"3", "1.5"});
+  // Objects with exactly one of two names.
+  expect(R"({"type":"object","oneOf":[{"required":["a"]},{"required":["b"]}]})",
+         {R"({"a":1})", R"({"b":1,"c":1})"}, {R"({"a":1,"b":1})", "{}"});
+  // Names by what they are not.
+  expect(R"({"type":"object","propertyNames":{"not":{"enum":["a"]}}})", {R"({"b":1})", "{}"},
+         {R"({"a":1})"});
+}
+
+TEST_F(SchemaGrammar, KnowsWhatIsUnevaluated) {
+  // Names of one choice, of the other, or of both where both hold.
+  expect(R"({"type":"object","allOf":[{"properties":{"a":{"type":"null"}}}],
+      "anyOf":[{"properties":{"b":{"type":"null"}},"required":["b"]},
+      {"properties":{"c":{"type":"null"}}}],
+      "unevaluatedProperties":false})",
+         {R"({"a":null})", R"({"a":null,"b":null})", R"({"c":null})", R"({"b":null,"c":null})"},
+         {R"({"d":1})", R"({"b":1})"});
+  // Items that contains counts are evaluated, wherever they are.
+  expect(R"({"type":"array","prefixItems":[{"type":"null"}],"contains":{"type":"integer"},
+      "unevaluatedItems":{"type":"string"}})",
+         {R"([null,1,"a"])", "[null,2]"}, {R"([null,"a"])", "[null,1,true]"});
+  // A name that matches two patterns satisfies both.
+  expect(R"({"type":"object","patternProperties":{"^a":{"type":"integer"},"b$":{"minimum":3}},
+      "additionalProperties":false})",
+         {R"({"ab":3})", R"({"a":1,"b":null})"}, {R"({"ab":1})", R"({"c":1})"});
+}
+
+TEST_F(SchemaGrammar, CountsItems) {
+  // At least one, wherever it is.
+  expect(R"({"type":"array","contains":{"const":1}})", {"[1]", "[2,1]", "[1,2,1]"}, {"[]", "[2]"});
+  // At most one, so that all others are told from it.
+  expect(R"({"type":"array","contains":{"const":1},"minContains":0,"maxContains":1,"maxItems":3})",
+         {"[]", "[2]", "[1,2]", "[2,2,1]"}, {"[1,1]", "[2,2,2,2]"});
+  // Every order of different values.
+  expect(R"({"type":"array","items":{"enum":["a","b","c"]},"uniqueItems":true,"minItems":1})",
+         {R"(["a"])", R"(["c","a"])", R"(["b","a","c"])"},
+         {"[]", R"(["a","a"])", R"(["a","b","a"])"});
+  // A list of at most one item is always unique.
+  expect(R"({"type":"array","items":{"type":"string"},"maxItems":1,"uniqueItems":true})",
+         {"[]", R"(["x"])"}, {R"(["x","y"])"});
+  // A tuple as drafts before 2020-12 wrote it.
+  expect(
+      R"({"type":"array","items":[{"type":"integer"},{"type":"string"}],"additionalItems":false})",
+      {"[]", R"([1,"a"])"}, {R"(["a"])", R"([1,"a",2])"});
+}
+
+TEST_F(SchemaGrammar, FollowsNames) {
+  // The same anchor in two parts with URIs of their own: the nearest one counts.
+  expect(R"({"$id":"https://example.org/root","properties":{"a":{"$ref":"item"},"b":{"$ref":"#n"}},
+      "$defs":{"x":{"$id":"item","type":"null","$defs":{"y":{"$anchor":"n","type":"string"}}},
+      "y":{"$anchor":"n","type":"integer"}},"type":"object"})",
+         {R"({"a":null,"b":1})"}, {R"({"a":1})", R"({"b":"x"})"});
+  // One anchor of the name: as a reference.
+  expect(R"({"$dynamicAnchor":"node","type":"array","items":{"$dynamicRef":"#node"}})",
+         {"[[],[[]]]"}, {"[1]"});
+}
+
 TEST_F(SchemaGrammar, LimitsBlanks) {
   expect(R"({"type":"object"})", {"{        }", "{\n\t\"a\" :  [ ]\r\n}"},
          {"{         }", " {}", "{} ", "{\"a\":         1}"});

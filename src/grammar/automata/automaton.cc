@@ -224,6 +224,20 @@ int32_t LooseAutomaton::add_state() {
   return static_cast<int32_t>(states.size()) - 1;
 }
 
+int32_t LooseAutomaton::add(const Automaton& part) {
+  const auto base = static_cast<int32_t>(states.size());
+  for (const auto& state : part.states) {
+    const int32_t name = add_state();
+    states[static_cast<size_t>(name)].accepts = state.accepts;
+  }
+  for (size_t i = 0; i < part.states.size(); ++i) {
+    for (const auto& edge : part.states[i].edges) {
+      add_edge(base + static_cast<int32_t>(i), {edge.on}, base + edge.target);
+    }
+  }
+  return base;
+}
+
 // One edge for each character.
 bool Automaton::accepts(std::string_view utf8) const {
   if (empty()) return false;
@@ -265,10 +279,22 @@ Automaton deterministic(const LooseAutomaton& loose) {
   return smallest;
 }
 
+// Both begin at once.
+Automaton united(const Automaton& a, const Automaton& b) {
+  LooseAutomaton loose;
+  loose.add_state();
+  for (const Automaton* part : {&a, &b}) {
+    if (!part->empty()) loose.add_move(0, loose.add(*part));
+  }
+  return deterministic(loose);
+}
+
+// Only pairs that both reach are made.
 Automaton intersected(const Automaton& a, const Automaton& b) {
   return product(a, b, false, [](bool x, bool y) { return x && y; });
 }
 
+// A second automaton that has no way on cannot forbid the rest.
 Automaton without(const Automaton& a, const Automaton& b) {
   return product(a, b, true, [](bool x, bool y) { return x && !y; });
 }

@@ -50,11 +50,14 @@ struct LooseAutomaton {
   void add_edge(int32_t from, CharSet on, int32_t to) {
     states[static_cast<size_t>(from)].edges.push_back({std::move(on), to});
   }
+  // A copy of the states, of which it returns the first. REQUIRES: not empty.
+  int32_t add(const Automaton& part);
   void add_move(int32_t from, int32_t to) { states[static_cast<size_t>(from)].moves.push_back(to); }
 };
 
 // Small ones are the smallest for their texts. Errors: kInvalidArgument beyond kMaxAutomatonStates.
 Automaton deterministic(const LooseAutomaton& loose);
+Automaton united(const Automaton& a, const Automaton& b);
 Automaton intersected(const Automaton& a, const Automaton& b);
 Automaton without(const Automaton& a, const Automaton& b);
 // Exactly these texts.

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "grammar/automata/look_ahead.h"
 
 namespace sluice {
 namespace {
@@ -374,10 +375,23 @@ LooseAutomaton without_borders(const Automaton& bordered) {
   return result;
 }
 
+// Deterministic twice: borders are read as characters first, and taken away then.
+Automaton of_plain(std::string_view regex, RegexUse use) {
+  return deterministic(without_borders(deterministic(RegexParser(regex).parse(use))));
+}
+
 }  // namespace
 
+// What a look-ahead says of the whole text is an automaton of its own.
 Automaton of_regex(std::string_view regex, RegexUse use) {
-  return deterministic(without_borders(deterministic(RegexParser(regex).parse(use))));
+  const auto split = split_look_aheads(regex);
+  if (!split) return of_plain(regex, use);
+  Automaton texts = of_plain(split->rest, use);
+  for (const LookAhead& ahead : split->all) {
+    const Automaton like = of_plain(ahead.regex, RegexUse::kAnywhere);
+    texts = ahead.is_negative ? without(texts, like) : intersected(texts, like);
+  }
+  return texts;
 }
 
 }  // namespace sluice

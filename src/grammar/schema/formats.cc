@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 namespace sluice {
 namespace {
 
+// Months of 31 and of 30 days, February, and its last day in years that have one.
 const std::string& date_regex() {
   static const std::string regex =
       R"((\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|)"
@@ -22,6 +24,7 @@ const std::string& date_regex() {
   return regex;
 }
 
+// A zone is asked for, as by RFC 3339; nine digits of a second are as many as clocks give.
 const std::string& time_regex() {
   static const std::string regex =
       R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))";
@@ -42,6 +45,35 @@ std::string ipv6_regex() {
   return regex;
 }
 
+// URIs of RFC 3986, or IRIs of RFC 3987, whose characters `more` adds. A reference may lack the
+// scheme.
+std::string uri_regex(bool is_reference, const std::string& more) {
+  const std::string plain = "A-Za-z0-9._~!$&'()*+,;=" + more + '-';
+  const std::string hex = "%[0-9A-Fa-f]{2}";
+  const std::string part = fmt::format("([:@{}]|{})", plain, hex);
+  const std::string rest = fmt::format("(/{}*)*", part);
+  const std::string host = fmt::format(R"((\[({}|v[0-9A-Fa-f]+\.[:{}]+)\]|([{}]|{})*))",
+                                       ipv6_regex(), plain, plain, hex);
+  const std::string authority =
+      fmt::format(R"(//(([:{}]|{})*@)?{}(:\d*)?{})", plain, hex, host, rest);
+  const std::string absolute = fmt::format("/({}+{})?", part, rest);
+  const std::string tail = fmt::format(R"((\?({0}|[/?])*)?(#({0}|[/?])*)?)", part);
+  const std::string full =
+      fmt::format("[A-Za-z][A-Za-z0-9+.-]*:({}|{}|{}+{}|)", authority, absolute, part, rest);
+  if (!is_reference) return full + tail;
+  const std::string first = fmt::format("([@{}]|{})+", plain, hex);  // a colon would end a scheme
+  return fmt::format("({}|{}|{}|{}{}|){}", full, authority, absolute, first, rest, tail);
+}
+
+// RFC 6570.
+std::string uri_template_regex(const std::string& more) {
+  const std::string hex = "%[0-9A-Fa-f]{2}";
+  const std::string letter = fmt::format("([A-Za-z0-9_]|{})", hex);
+  const std::string name = fmt::format(R"({0}(\.?{0})*(:[1-9]\d{{0,3}}|\*)?)", letter);
+  return fmt::format(R"(([!#$&(-;=?-\[\]_a-z~{}]|{}|\{{[+#./;?&=,!@|]?{}(,{})*\}})*)", more, hex,
+                     name, name);
+}
+
 // Labels of hosts have at most 63 characters, each of which is a state: a second of compilation for
 // a vocabulary of 150,000 tokens.
 const std::map<std::string, std::string, std::less<>>& formats() {
@@ -49,6 +81,10 @@ const std::map<std::string, std::string, std::less<>>& formats() {
   static const std::string host = fmt::format(R"({0}(\.{0})*)", label);
   static const std::string byte = R"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))";
   static const std::string word = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
+  static const std::string beyond_ascii =
+      "\\u00A0-\\uD7FF\\uF900-\\uFDCF\\uFDF0-\\uFFEF\\u{10000}-\\u{1FFFD}\\u{20000}-\\u{2FFFD}"
+      "\\u{30000}-\\u{3FFFD}";
+  static const std::string pointer = "(/([^/~]|~[01])*)*";
   static const std::map<std::string, std::string, std::less<>> regexes = {
       {"date", date_regex()},
       {"time", time_regex()},
@@ -59,6 +95,13 @@ const std::map<std::string, std::string, std::less<>>& formats() {
       {"hostname", host},
       {"ipv4", fmt::format(R"({0}(\.{0}){{3}})", byte)},
       {"ipv6", ipv6_regex()},
+      {"iri", uri_regex(false, beyond_ascii)},
+      {"iri-reference", uri_regex(true, beyond_ascii)},
+      {"json-pointer", pointer},
+      {"relative-json-pointer", fmt::format(R"((0|[1-9]\d*)(#|{}))", pointer)},
+      {"uri", uri_regex(false, "")},
+      {"uri-reference", uri_regex(true, "")},
+      {"uri-template", uri_template_regex(beyond_ascii)},
       {"uuid", "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
   };
   return regexes;
@@ -66,19 +109,23 @@ const std::map<std::string, std::string, std::less<>>& formats() {
 
 }  // namespace
 
+bool is_standard_format(std::string_view name) {
+  return has_format(name) || name == "regex" || name == "idn-email" || name == "idn-hostname";
+}
+
 bool has_format(std::string_view name) { return formats().contains(name); }
 
+// Made when a schema first asks for it: most name none, and those of hosts take a millisecond. Any
+// thread may ask.
 const Automaton& format_texts(std::string_view name) {
-  static const auto automata = [] {
-    std::map<std::string, Automaton, std::less<>> made;
-    for (const auto& [format, regex] : formats()) {
-      made.emplace(format, of_regex(regex, RegexUse::kWhole));
-    }
-    return made;
-  }();
-  const auto it = automata.find(name);
-  SLUICE_CHECK(it != automata.end(), "format {}", name);
-  return it->second;
+  static std::mutex mutex;
+  static std::map<std::string, Automaton, std::less<>> made;
+  const std::lock_guard lock(mutex);
+  const auto known = made.find(name);
+  if (known != made.end()) return known->second;
+  const auto regex = formats().find(name);
+  SLUICE_CHECK(regex != formats().end(), "format {}", name);
+  return made.emplace(name, of_regex(regex->second, RegexUse::kWhole)).first->second;
 }
 
 }  // namespace sluice

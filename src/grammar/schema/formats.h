@@ -7,6 +7,9 @@
 
 namespace sluice {
 
+// Whether draft 2020-12 defines it; what it does not define is an annotation.
+bool is_standard_format(std::string_view name);
+// Whether it is enforced.
 bool has_format(std::string_view name);
 // REQUIRES: has_format(name).
 const Automaton& format_texts(std::string_view name);

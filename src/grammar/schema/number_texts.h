@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "grammar/automata/automaton.h"
 
@@ -28,20 +30,38 @@ struct NumberBound {
   bool is_exclusive = false;
 };
 
+// `units` of the last of `places` digits after the point: 0.25 is 25 with 2.
+struct Multiple {
+  int64_t units = 1;
+  int64_t places = 0;
+  bool is_forbidden = false;  // a number must be none of its multiples
+};
+
+enum class NumberKind { kAny, kInteger, kFraction };
+
 struct NumberBounds {
   std::optional<NumberBound> min;
   std::optional<NumberBound> max;
-  bool is_integer = false;  // no fraction
-  int64_t multiple_of = 1;  // integers alone; 1 to kMaxMultiple
+  NumberKind kind = NumberKind::kAny;
+  std::vector<Multiple> multiples;
+  std::vector<SignedDecimal> excluded;
 
-  bool any() const { return min || max || multiple_of != 1; }
+  bool any() const {
+    return min || max || kind == NumberKind::kFraction || !multiples.empty() || !excluded.empty();
+  }
 };
 
 inline constexpr int64_t kMaxMultiple = 1000;
 
-// The number in its shortest decimal form, if it has one without an exponent and with at most 15
-// digits: between such numbers, doubles are in the order of their texts.
+// The number in its shortest decimal form, if that has at most 15 digits: between such numbers,
+// doubles are in the order of their texts.
 std::optional<SignedDecimal> decimal_of(double value);
+// The same of a text without an exponent, of any length.
+SignedDecimal decimal_of_text(std::string_view text);
+
+// Nothing beyond kMaxMultiple units, or with so many places that an automaton would be large.
+std::optional<Multiple> multiple_of(double value);
+bool is_multiple(const SignedDecimal& value, const Multiple& multiple);
 
 // The number texts within the bounds: without an exponent, without -0, and with as many digits
 // after the point as keep 15 digits at the bounds.

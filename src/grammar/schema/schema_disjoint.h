@@ -1,6 +1,7 @@
 // Whether two schemas have no value in common, as far as that is easily seen.
 //
-// Used for oneOf, which a grammar can only enforce as anyOf. Thread rule: one thread.
+// Used for oneOf, which is anyOf where no value satisfies two of its schemas, and for uniqueItems.
+// Thread rule: one thread.
 #pragma once
 
 #include <string_view>
@@ -9,8 +10,8 @@
 
 namespace sluice {
 
-// True if their types differ, if both have lists of values without a common one, or if a property
-// that both require tells them apart. False means unknown. REQUIRES: flat schemas.
+// True if types, lists of values, bounds, texts or counts keep them apart, or a property that one
+// of them requires. False means unknown. REQUIRES: flat schemas.
 bool are_disjoint(SchemaMerger& merger, const Json& a, const Json& b, std::string_view pointer);
 
 }  // namespace sluice

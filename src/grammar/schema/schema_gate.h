@@ -12,6 +12,9 @@ namespace sluice {
 // Schemas nested deeper are refused.
 inline constexpr int kMaxSchemaDepth = 64;
 
+// Nor is an object with more properties, required or with a schema.
+inline constexpr size_t kMaxProperties = 1000;
+
 // Checks every schema that the root or a reference reaches. If `refusals` is lenient, keywords that
 // cannot be enforced are taken out of `root`.
 // Errors: kInvalidArgument that names the keyword and the JSON pointer of its schema.

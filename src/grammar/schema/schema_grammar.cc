@@ -1,6 +1,7 @@
-// Choices, references and types; schema_values.cc writes the values of a type.
+// Choices, references and types; other files write the values of a type.
 #include "grammar/schema/schema_grammar.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -8,6 +9,7 @@
 
 #include "core/error.h"
 #include "grammar/schema/schema_gate.h"
+#include "grammar/schema/schema_limits.h"
 #include "grammar/schema/schema_rules.h"
 #include "io/json.h"
 
@@ -16,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxRules = 20'000;
 constexpr int kMaxDepth = 256;
+constexpr size_t kMaxKeyBytes = 64 << 20;  // of the texts by which schemas are known
 
 // What a caller sends is no file of a model: another class of error.
 Json parse_schema(std::string_view text) {
@@ -28,6 +31,7 @@ Json parse_schema(std::string_view text) {
 
 }  // namespace
 
+// The gate first, so that nothing behind it has to look at what a keyword has for a value.
 std::string schema_grammar(std::string_view text, Refusals& refusals) {
   Json root = parse_schema(text);
   check_schema(root, refusals);
@@ -60,7 +64,8 @@ SchemaRules::Expression SchemaRules::value_of(const Json& schema, const std::str
   const std::string key = flat.dump();
   const auto known = made_.find(key);
   if (known != made_.end()) return known_rule(known->second, pointer);
-  if (made_.size() > kMaxRules || value_depth_ > kMaxDepth) {
+  key_bytes_ += key.size();
+  if (made_.size() > kMaxRules || value_depth_ > kMaxDepth || key_bytes_ > kMaxKeyBytes) {
     fail(ErrorCode::kInvalidArgument,
          "schema: it has more than {} parts, or parts that are nested "
          "deeper than {}; give a smaller one",
@@ -93,39 +98,59 @@ SchemaRules::Expression SchemaRules::known_rule(Rule& rule, const std::string& p
   return rule.name;
 }
 
-// A flat schema with constraints.
+// A flat schema with constraints. Listed values are compared with all of them. Otherwise one list
+// of choices after another is merged with what stands beside it.
 SchemaRules::Expression SchemaRules::constrained(const Json& flat, const std::string& pointer) {
-  for (const char* keyword : {"anyOf", "oneOf"}) {
-    const auto choices = flat.find(keyword);
-    if (choices == flat.end()) continue;
-    Json rest = flat;
-    rest.erase(keyword);
-    return choice_of(*choices, rest, keyword, pointer);
-  }
-  const auto values = flat.find("enum");
-  if (values != flat.end()) return listed_value(flat, *values, pointer);
+  if (flat.contains("enum")) return literals_of(values_of(merger_, flat, pointer).value());
+  if (const auto choices = choices_of(flat, pointer)) return any_choice(*choices, pointer);
   return typed_value(flat, pointer);
 }
 
-// Each choice with what stands beside the keyword; oneOf is anyOf where no two choices overlap.
-SchemaRules::Expression SchemaRules::choice_of(const Json& choices, const Json& rest,
-                                               const char* keyword, const std::string& pointer) {
-  std::vector<Json> merged;
-  for (const Json& choice : choices) merged.push_back(merger_.both(rest, choice, pointer));
-  const bool is_one = std::string_view(keyword) == "oneOf";
-  for (size_t i = 0; is_one && i < merged.size(); ++i) {
+// The schemas of the first list, each with all that stands beside it; empty without a list.
+std::optional<std::vector<Json>> SchemaRules::choices_of(const Json& flat,
+                                                         const std::string& pointer) {
+  for (const char* keyword : {"anyOf", "oneOf"}) {
+    const auto lists = flat.find(keyword);
+    if (lists == flat.end()) continue;
+    const Json list = lists->front();
+    Json rest = flat;
+    rest[keyword].erase(0);
+    if (rest[keyword].empty()) rest.erase(keyword);
+    std::vector<Json> merged;
+    for (const Json& choice : list) merged.push_back(merger_.both(rest, choice, pointer));
+    if (keyword[0] == 'o') keep_one(list, merged, pointer);
+    return merged;
+  }
+  return std::nullopt;
+}
+
+// oneOf is anyOf where no two choices overlap; where they do, each without the other.
+void SchemaRules::keep_one(const Json& list, std::vector<Json>& merged,
+                           const std::string& pointer) {
+  const std::vector<Json> all = merged;
+  for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      if (are_disjoint(merger_, merged[j], merged[i], pointer)) continue;
-      refusals_.refuse(pointer, "oneOf",
-                       fmt::format("is not supported where a value may satisfy several of its "
-                                   "schemas, as {} and {}; use "
-                                   "anyOf, or a property with a different const in each",
-                                   j, i));
+      if (are_disjoint(merger_, all[j], all[i], pointer)) continue;
+      // The opposite of the choice as it was written: what stands beside it holds anyway.
+      const auto exclude = [&](size_t from, size_t other) {
+        const Json opposite = Json::object({{"not", list[other]}});
+        merged[from] = merger_.both(merged[from], opposite, pointer);
+      };
+      exclude(i, j);
+      exclude(j, i);
     }
   }
+}
+
+SchemaRules::Expression SchemaRules::any_choice(const std::vector<Json>& schemas,
+                                                const std::string& pointer) {
   std::vector<std::string> alternatives;
-  for (const Json& schema : merged) {
-    if (const Expression value = value_of(schema, pointer)) alternatives.push_back(*value);
+  for (const Json& schema : schemas) {
+    if (is_plainly_empty(merger_, schema, pointer)) continue;
+    const Expression value = value_of(schema, pointer);
+    // Equal schemas have one rule.
+    const bool is_new = value && std::ranges::find(alternatives, *value) == alternatives.end();
+    if (is_new) alternatives.push_back(*value);
   }
   return alternatives.empty() ? Expression() : rule_choice(alternatives);
 }
@@ -137,11 +162,13 @@ SchemaRules::Expression SchemaRules::typed_value(const Json& flat, const std::st
   const auto add = [&](unsigned type, const Expression& value) {
     if ((types & type) != 0 && value) alternatives.push_back(*value);
   };
-  add(kNullType, R"("null")");
-  add(kBooleanType, R"(("true" | "false"))");
-  if ((types & (kIntegerType | kFractionType)) != 0) {
-    add(kIntegerType, number_of(flat, (types & kFractionType) == 0));
+  if ((types & (kNullType | kBooleanType)) != 0) {
+    Json few = flat;
+    few["type"] = type_names(types & (kNullType | kBooleanType));
+    add(kAllTypes, literals_of(values_of(merger_, few, pointer).value()));
   }
+  const unsigned numbers = types & (kIntegerType | kFractionType);
+  if (numbers != 0) add(numbers, number_of(flat, numbers));
   if ((types & kStringType) != 0) add(kStringType, string_of(flat));
   ++level_;
   if ((types & kArrayType) != 0) add(kArrayType, array_of(flat, pointer));

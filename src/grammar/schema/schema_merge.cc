@@ -1,43 +1,51 @@
-// Keyword by keyword; those of objects and of lists depend on each other and are merged together.
+// Keyword by keyword; those of lists depend on each other and are merged together.
 #include "grammar/schema/schema_merge.h"
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
+#include "grammar/automata/regex.h"
+#include "grammar/schema/schema_conditions.h"
 
 namespace sluice {
 namespace {
 
-constexpr int kMaxMergeDepth = 64;
-constexpr size_t kMaxChoices = 256;
+constexpr int kMaxMergeDepth = 64;      // references and parts within each other
+constexpr int64_t kMaxMerged = 50'000;  // of one schema; some milliseconds for each hundred
 
 // What flat schemas keep.
-constexpr std::array<std::string_view, 21> kConstraints = {"type",
-                                                           "enum",
-                                                           "anyOf",
-                                                           "oneOf",
-                                                           "format",
-                                                           "pattern",
-                                                           "minLength",
-                                                           "maxLength",
-                                                           "minimum",
-                                                           "maximum",
-                                                           "multipleOf",
-                                                           "minItems",
-                                                           "maxItems",
-                                                           "minProperties",
-                                                           "maxProperties",
-                                                           "required",
-                                                           "exclusiveMinimum",
-                                                           "exclusiveMaximum",
-                                                           "propertyNames",
-                                                           "const",
-                                                           "$ref"};
-constexpr std::array<std::string_view, 3> kOfObjects = {"properties", "patternProperties",
-                                                        "additionalProperties"};
+constexpr std::array kConstraints = std::to_array<std::string_view>({"type",
+                                                                     "enum",
+                                                                     "anyOf",
+                                                                     "oneOf",
+                                                                     "format",
+                                                                     "pattern",
+                                                                     "minLength",
+                                                                     "maxLength",
+                                                                     "minimum",
+                                                                     "maximum",
+                                                                     "multipleOf",
+                                                                     "minItems",
+                                                                     "maxItems",
+                                                                     "minProperties",
+                                                                     "maxProperties",
+                                                                     "required",
+                                                                     "const",
+                                                                     "propertyNames",
+                                                                     "uniqueItems",
+                                                                     "exclusiveMinimum",
+                                                                     "exclusiveMaximum",
+                                                                     "properties",
+                                                                     "patternProperties",
+                                                                     "%notEnum",
+                                                                     "%others",
+                                                                     "%contains"});
 constexpr std::array<std::string_view, 2> kOfArrays = {"prefixItems", "items"};
+constexpr std::array<std::string_view, 5> kLists = {"format", "pattern", "multipleOf", "anyOf",
+                                                    "oneOf"};
 
 template <typename Keys>
 bool has_any(const Json& schema, const Keys& keys) {
@@ -52,39 +60,145 @@ void copy(const Json& from, const Keys& keys, Json& to) {
   }
 }
 
-// A copy without annotations, in the form of flat schemas but for what `flat` resolves.
-Json normal(const Json& schema) {
-  Json result = Json::object();
-  copy(schema, kConstraints, result);
-  copy(schema, kOfObjects, result);
-  copy(schema, kOfArrays, result);
-  if (result.contains("pattern") && result["pattern"].is_string()) {
-    result["pattern"] = Json::array({result["pattern"]});
+// Names or patterns, which say what additionalProperties is not about.
+Json keys_of(const Json& schema, const char* keyword) {
+  Json keys = Json::array();
+  const auto it = schema.find(keyword);
+  if (it == schema.end()) return keys;
+  for (auto entry = it->begin(); entry != it->end(); ++entry) keys.push_back(entry.key());
+  return keys;
+}
+
+// Puts what stands alone in a schema of a user into a list, since two schemas may each have one. A
+// schema that was flat already stays as it is.
+void wrap_lists(Json& schema) {
+  for (const std::string_view key : kLists) {
+    const auto it = schema.find(key);
+    if (it == schema.end()) continue;
+    const bool is_choice = key == "anyOf" || key == "oneOf";
+    const bool is_wrapped = is_choice ? it->front().is_array() : it->is_array();
+    if (!is_wrapped) *it = Json::array({std::move(*it)});
   }
-  return result;
+}
+
+// additionalProperties and contains, which say what they mean only beside other keywords.
+void copy_dependent(const Json& from, Json& to) {
+  const auto others = from.find("additionalProperties");
+  if (others != from.end() && *others != Json(true) && *others != Json::object()) {
+    to["%others"] = Json::array({{{"names", keys_of(from, "properties")},
+                                  {"patterns", keys_of(from, "patternProperties")},
+                                  {"schema", *others}}});
+  }
+  const auto contained = from.find("contains");
+  if (contained == from.end()) return;
+  Json entry = {{"schema", *contained}, {"min", 1}, {"from", 0}};
+  if (from.contains("minContains")) entry["min"] = from["minContains"];
+  if (from.contains("maxContains")) entry["max"] = from["maxContains"];
+  if (entry["min"].get<double>() > 0 || entry.contains("max"))
+    to["%contains"] = Json::array({entry});
 }
 
 // Both must hold; the caller has put "enum" into `schema` if it had none.
 void keep_values(Json& schema, const Json& values) {
+  const ValueSet allowed(values);
   Json kept = Json::array();
   for (const Json& value : schema["enum"]) {
-    if (has_value(values, value)) kept.push_back(value);
+    if (allowed.has(value)) kept.push_back(value);
   }
   schema["enum"] = std::move(kept);
 }
 
-}  // namespace
-
-Json SchemaMerger::rest_of(const Json& schema, const char* keyword) {
-  const auto it = schema.find(keyword);
-  return it == schema.end() ? Json(true) : *it;
+// A copy without annotations, in the form of flat schemas but for what `flat` resolves.
+Json normal(const Json& schema) {
+  Json result = Json::object();
+  copy(schema, kConstraints, result);
+  copy(schema, kOfArrays, result);
+  if (result.contains("uniqueItems") && result["uniqueItems"] == Json(false)) {
+    result.erase("uniqueItems");
+  }
+  wrap_lists(result);
+  copy_dependent(schema, result);
+  const auto constant = result.find("const");
+  if (constant == result.end()) return result;
+  const Json values = Json::array({*constant});
+  result.erase("const");
+  if (!result.contains("enum")) result["enum"] = values;
+  keep_values(result, values);
+  return result;
 }
 
+// Drops what is about types that no value may have. Choices that differ in nothing else are equal
+// then, which keeps their number small.
+void trim(Json& flat) {
+  struct Group {
+    unsigned types;
+    std::vector<const char*> keywords;
+  };
+  static const std::vector<Group> kGroups = {
+      {kStringType, {"pattern", "format", "minLength", "maxLength"}},
+      {kIntegerType | kFractionType,
+       {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
+      {kArrayType, {"prefixItems", "items", "minItems", "maxItems", "uniqueItems", "%contains"}},
+      {kObjectType,
+       {"properties", "patternProperties", "propertyNames", "required", "minProperties",
+        "maxProperties", "%others"}}};
+  if (!flat.is_object() || !flat.contains("type")) return;
+  const unsigned types = types_of(flat);
+  for (const Group& group : kGroups) {
+    if ((types & group.types) != 0) continue;
+    for (const char* keyword : group.keywords) flat.erase(keyword);
+  }
+}
+
+// A name has to satisfy what each part says of it.
+void merge_maps(Json& value, const Json& other) {
+  for (auto it = other.begin(); it != other.end(); ++it) {
+    const auto known = value.find(it.key());
+    if (known == value.end()) {
+      value[it.key()] = it.value();
+    } else {
+      *known = pair_of(*known, it.value());
+    }
+  }
+}
+
+// The same by position: what follows the shorter prefix is its `items`.
+void merge_arrays(Json& all, const Json& other) {
+  static const Json kNone = Json::array();
+  const auto prefix = [](const Json& schema) -> const Json& {
+    const auto it = schema.find("prefixItems");
+    return it == schema.end() ? kNone : *it;
+  };
+  const auto of = [&](const Json& schema, size_t index) {
+    return index < prefix(schema).size() ? prefix(schema)[index] : SchemaMerger::rest_items(schema);
+  };
+  Json merged = Json::array();
+  const size_t count = std::max(prefix(all).size(), prefix(other).size());
+  for (size_t i = 0; i < count; ++i) merged.push_back(pair_of(of(all, i), of(other, i)));
+  const Json rest = pair_of(SchemaMerger::rest_items(all), SchemaMerger::rest_items(other));
+  if (!merged.empty()) all["prefixItems"] = std::move(merged);
+  all["items"] = rest;
+}
+
+}  // namespace
+
 // Not merged yet, so that schemas that contain themselves end.
-Json SchemaMerger::pair_of(const Json& a, const Json& b) {
-  if (a == Json(true) || a == b) return b;
-  if (b == Json(true)) return a;
+Json pair_of(const Json& a, const Json& b) {
+  if (a == Json(true) || a == b || b == Json(false)) return b;
+  if (b == Json(true) || a == Json(false)) return a;
   return Json::object({{"allOf", Json::array({a, b})}});
+}
+
+Json SchemaMerger::rest_items(const Json& flat) {
+  const auto it = flat.find("items");
+  return it == flat.end() ? Json(true) : *it;
+}
+
+// What is not there any more was ignored, as the caller wanted.
+const Json& SchemaMerger::target_of(const Json& ref) const {
+  static const Json kAnything = true;
+  const Json* const target = find_ref(root_, ref.get_ref<const std::string&>());
+  return target == nullptr ? kAnything : *target;
 }
 
 // What stands beside $ref and allOf counts as one more part of them, as in draft 2020-12.
@@ -94,24 +208,21 @@ Json SchemaMerger::flat(const Json& schema, std::string_view pointer) {
     Refusals::fail_at(pointer, "$ref", "leads to itself without end");
   }
   Json all = normal(schema);
-  const auto constant = all.find("const");
-  if (constant != all.end()) {
-    const Json values = Json::array({*constant});
-    all.erase("const");
-    if (!all.contains("enum")) all["enum"] = values;
-    keep_values(all, values);
-  }
-  const auto ref = all.find("$ref");
-  if (ref != all.end()) {
-    const std::string name = ref->get<std::string>();
-    all.erase("$ref");
-    merge_into(all, flat_ref(name), pointer);
+  if (all.contains("enum") && all["enum"].empty()) all = false;
+  for (const char* keyword : {"$ref", "$dynamicRef"}) {
+    const auto ref = schema.find(keyword);
+    if (ref != schema.end()) merge_into(all, flat_ref(ref->get<std::string>()), pointer);
   }
   const auto parts = schema.find("allOf");
   if (parts != schema.end()) {
     for (const Json& part : *parts) merge_into(all, flat(part, pointer), pointer);
   }
+  // Last, so that properties that they name come after those of the schema itself.
+  for (const Json& condition : conditions_of(*this, schema, pointer)) {
+    merge_into(all, flat(condition, pointer), pointer);
+  }
   --depth_;
+  trim(all);
   return all;
 }
 
@@ -120,43 +231,38 @@ Json SchemaMerger::flat(const Json& schema, std::string_view pointer) {
 const Json& SchemaMerger::flat_ref(const std::string& ref) {
   const auto known = flat_refs_.find(ref);
   if (known != flat_refs_.end()) return known->second;
-  Json made = flat(*find_ref(root_, ref), ref.substr(1));
+  Json made = flat(target_of(ref), ref.substr(1));
   return flat_refs_.emplace(ref, std::move(made)).first->second;
 }
 
+// A choice with all that stands beside it. Most pairs end here: types or listed values that have
+// nothing in common make `false`.
 Json SchemaMerger::both(const Json& a, const Json& b, std::string_view pointer) {
   Json all = flat(a, pointer);
   merge_into(all, flat(b, pointer), pointer);
+  trim(all);
   return all;
 }
 
 // Keywords that only one of them has are taken as they are.
 void SchemaMerger::merge_into(Json& all, const Json& other, std::string_view pointer) {
+  if (++num_merged_ > kMaxMerged) {
+    Refusals::fail_at(pointer, "allOf", "or choices come to too many parts; give a smaller schema");
+  }
   if (all == Json(false) || other == Json(true)) return;
   if (all == Json(true) || other == Json(false)) {
     all = other;
     return;
   }
-  const bool has_patterns =
-      all.contains("patternProperties") || other.contains("patternProperties");
-  if (has_any(all, kOfObjects) && has_any(other, kOfObjects)) {
-    if (has_patterns) {
-      refusals_.refuse(pointer, "patternProperties", "in several parts is not supported");
-    }
-    merge_objects(all, other, pointer);
-  } else {
-    copy(other, kOfObjects, all);
-  }
   if (has_any(all, kOfArrays) && has_any(other, kOfArrays)) {
-    merge_arrays(all, other, pointer);
+    merge_arrays(all, other);
   } else {
     copy(other, kOfArrays, all);
   }
-  for (auto it = other.begin(); it != other.end(); ++it) {
-    const auto is_it = [&](std::string_view key) { return key == it.key(); };
-    if (std::ranges::any_of(kOfObjects, is_it) || std::ranges::any_of(kOfArrays, is_it)) continue;
+  for (auto it = other.begin(); it != other.end() && all.is_object(); ++it) {
+    if (std::ranges::find(kOfArrays, it.key()) != kOfArrays.end()) continue;
     if (all.contains(it.key())) {
-      merge_key(all, it.key(), it.value(), pointer);
+      merge_key(all, it.key(), it.value());
     } else {
       all[it.key()] = it.value();
     }
@@ -164,8 +270,7 @@ void SchemaMerger::merge_into(Json& all, const Json& other, std::string_view poi
 }
 
 // The tighter one of two limits, what two lists have in common or have together.
-void SchemaMerger::merge_key(Json& all, const std::string& key, const Json& other,
-                             std::string_view pointer) {
+void SchemaMerger::merge_key(Json& all, const std::string& key, const Json& other) {
   Json& value = all[key];
   if (value == other) return;
   const bool is_min = key.starts_with("min") || key == "exclusiveMinimum";
@@ -178,74 +283,52 @@ void SchemaMerger::merge_key(Json& all, const std::string& key, const Json& othe
     }
   } else if (key == "enum") {
     keep_values(all, other);
-  } else if (key == "anyOf" || key == "oneOf") {
-    merge_choices(value, other, pointer);
-  } else if (key == "pattern") {
-    value.insert(value.end(), other.begin(), other.end());
-  } else if (key == "required") {
-    value.insert(value.end(), other.begin(), other.end());
+    if (all["enum"].empty()) all = false;
+  } else if (key == "properties" || key == "patternProperties") {
+    merge_maps(value, other);
   } else if (key == "propertyNames") {
     value = pair_of(value, other);
-  } else if (key == "multipleOf") {
-    value = std::lcm(value.get<int64_t>(), other.get<int64_t>());
   } else if (is_min || key.starts_with("max") || key == "exclusiveMaximum") {
     const bool is_tighter = is_min ? other > value : other < value;
     if (is_tighter) value = other;
   } else {
-    refusals_.refuse(pointer, key, "differs between parts, which is not supported");
+    unite(value, other);
   }
 }
 
-// A name has to satisfy what each part says of it.
-void SchemaMerger::merge_objects(Json& all, const Json& other, std::string_view /*pointer*/) {
-  const auto of = [](const Json& schema, const std::string& name) {
-    const auto properties = schema.find("properties");
-    const bool has = properties != schema.end() && properties->contains(name);
-    return has ? (*properties)[name] : rest_of(schema, "additionalProperties");
-  };
-  Json merged = Json::object();
-  for (const Json* schema : {&std::as_const(all), &other}) {
-    const auto properties = schema->find("properties");
-    if (properties == schema->end()) continue;
-    for (auto it = properties->begin(); it != properties->end(); ++it) {
-      if (!merged.contains(it.key()))
-        merged[it.key()] = pair_of(of(all, it.key()), of(other, it.key()));
+// %others has an entry for each additionalProperties that came in: it is about the properties of
+// its own schema, and merging must not change which these are.
+Json SchemaMerger::property_schema(const Json& flat, const std::string& name) {
+  Json all = true;
+  const auto properties = flat.find("properties");
+  if (properties != flat.end() && properties->contains(name)) all = (*properties)[name];
+  const auto patterns = flat.find("patternProperties");
+  if (patterns != flat.end()) {
+    for (auto it = patterns->begin(); it != patterns->end(); ++it) {
+      if (pattern_texts(it.key()).accepts(name)) all = pair_of(all, it.value());
     }
   }
-  const Json rest =
-      pair_of(rest_of(all, "additionalProperties"), rest_of(other, "additionalProperties"));
-  all["properties"] = std::move(merged);
-  all["additionalProperties"] = rest;
+  const auto others = flat.find("%others");
+  if (others == flat.end()) return all;
+  for (const Json& other : *others) {
+    const Json& names = other["names"];
+    if (std::ranges::find(names, Json(name)) != names.end()) continue;
+    if (!matches_any(other["patterns"], name)) all = pair_of(all, other["schema"]);
+  }
+  return all;
 }
 
-// The same by position: what follows the shorter prefix is its `items`.
-void SchemaMerger::merge_arrays(Json& all, const Json& other, std::string_view /*pointer*/) {
-  static const Json kNone = Json::array();
-  const auto prefix = [](const Json& schema) -> const Json& {
-    const auto it = schema.find("prefixItems");
-    return it == schema.end() ? kNone : *it;
-  };
-  const auto of = [&](const Json& schema, size_t index) {
-    return index < prefix(schema).size() ? prefix(schema)[index] : rest_of(schema, "items");
-  };
-  Json merged = Json::array();
-  const size_t count = std::max(prefix(all).size(), prefix(other).size());
-  for (size_t i = 0; i < count; ++i) merged.push_back(pair_of(of(all, i), of(other, i)));
-  const Json rest = pair_of(rest_of(all, "items"), rest_of(other, "items"));
-  if (!merged.empty()) all["prefixItems"] = std::move(merged);
-  all["items"] = rest;
+// A pattern is asked about every name of its object.
+const Automaton& SchemaMerger::pattern_texts(const std::string& pattern) {
+  const auto known = patterns_.find(pattern);
+  if (known != patterns_.end()) return known->second;
+  return patterns_.emplace(pattern, of_regex(pattern, RegexUse::kAnywhere)).first->second;
 }
 
-// Each choice of one with each of the other.
-void SchemaMerger::merge_choices(Json& value, const Json& other, std::string_view pointer) {
-  if (value.size() * other.size() > kMaxChoices) {
-    Refusals::fail_at(pointer, "anyOf", "has too many choices in several parts");
-  }
-  Json pairs = Json::array();
-  for (const Json& a : value) {
-    for (const Json& b : other) pairs.push_back(pair_of(a, b));
-  }
-  value = std::move(pairs);
+bool SchemaMerger::matches_any(const Json& patterns, const std::string& name) {
+  return std::ranges::any_of(patterns, [&](const Json& pattern) {
+    return pattern_texts(pattern.get_ref<const std::string&>()).accepts(name);
+  });
 }
 
 }  // namespace sluice

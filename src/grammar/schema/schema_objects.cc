@@ -4,13 +4,17 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "grammar/automata/regex.h"
+#include "grammar/schema/schema_gate.h"
+#include "grammar/schema/schema_limits.h"
 #include "grammar/schema/schema_rules.h"
 
 namespace sluice {
 namespace {
 
-constexpr int64_t kMaxProperties = 1000;
+constexpr int64_t kMaxCountedProperties = kMaxProperties;  // more are no limit
+constexpr int64_t kMaxOptional = 600;                      // compiled in about two seconds
+constexpr int64_t kMaxCountRules = 2500;                   // the same
+constexpr size_t kMaxNameClasses = 512;                    // each with a key and a value
 
 int64_t count_or(const Json& schema, const char* keyword, int64_t otherwise) {
   const auto it = schema.find(keyword);
@@ -23,8 +27,6 @@ const Json& map_in(const Json& schema, const char* keyword) {
   return it == schema.end() ? kNone : *it;
 }
 
-Automaton names_like(const std::string& pattern) { return of_regex(pattern, RegexUse::kAnywhere); }
-
 }  // namespace
 
 // Each property by its place: a document has them in the order of the schema, so that one rule for
@@ -32,8 +34,8 @@ Automaton names_like(const std::string& pattern) { return of_regex(pattern, Rege
 SchemaRules::Expression SchemaRules::object_of(const Json& flat, const std::string& pointer) {
   ObjectParts parts;
   parts.min = count_or(flat, "minProperties", 0);
-  const int64_t max = count_or(flat, "maxProperties", kMaxProperties + 1);
-  if (max <= kMaxProperties) parts.max = max;
+  const int64_t max = count_or(flat, "maxProperties", kMaxCountedProperties + 1);
+  if (max <= kMaxCountedProperties) parts.max = max;
   if (!add_properties(flat, pointer, parts)) return std::nullopt;
   add_other_names(flat, pointer, parts);
   const auto num_properties = std::ssize(parts.properties);
@@ -44,6 +46,7 @@ SchemaRules::Expression SchemaRules::object_of(const Json& flat, const std::stri
                      "is not supported above the number of named properties and one more");
     parts.min = num_properties + 1;
   }
+  limit_counts(flat, pointer, parts);
   const bool is_any = num_properties == 0 && parts.others.size() == 1 && parts.min == 0 &&
                       !parts.max && parts.others[0].name == "json_string" &&
                       parts.others[0].value == "json_value";
@@ -52,18 +55,24 @@ SchemaRules::Expression SchemaRules::object_of(const Json& flat, const std::stri
   return body ? Expression(R"("{" ws )" + *body) : std::nullopt;
 }
 
-// What a name must satisfy: its own schema, and those of the patterns that it matches.
-Json SchemaRules::property_schema(const Json& flat, const std::string& name) const {
-  Json all = Json::array();
-  const Json& properties = map_in(flat, "properties");
-  const auto own = properties.find(name);
-  if (own != properties.end()) all.push_back(*own);
-  const Json& patterns = map_in(flat, "patternProperties");
-  for (auto it = patterns.begin(); it != patterns.end(); ++it) {
-    if (names_like(it.key()).accepts(name)) all.push_back(it.value());
+// Each count takes rules of its own for each property, of which a step may skip any number: time
+// and memory grow with the square of the optional properties.
+void SchemaRules::limit_counts(const Json& flat, const std::string& pointer, ObjectParts& parts) {
+  const auto num_properties = std::ssize(parts.properties);
+  if (parts.others.empty() && parts.max && *parts.max >= num_properties) parts.max.reset();
+  const auto num_optional =
+      num_properties - std::ranges::count_if(parts.properties, &Property::is_required);
+  if (num_optional > kMaxOptional) {
+    fail(ErrorCode::kInvalidArgument,
+         "schema: {} has {} properties that are not required; at most {} are supported", pointer,
+         num_optional, kMaxOptional);
   }
-  if (all.empty()) return SchemaMerger::rest_of(flat, "additionalProperties");
-  return all.size() == 1 ? all[0] : Json::object({{"allOf", all}});
+  const int64_t num_counts = std::max(parts.min, parts.max.value_or(0)) + 1;
+  if (num_optional == 0 || num_counts * num_properties <= kMaxCountRules) return;
+  const char* const keyword = flat.contains("maxProperties") ? "maxProperties" : "minProperties";
+  refusals_.refuse(pointer, keyword, "is not supported beside as many properties");
+  parts.min = 0;
+  parts.max.reset();
 }
 
 // False if a required property can have no value.
@@ -76,16 +85,16 @@ bool SchemaRules::add_properties(const Json& flat, const std::string& pointer, O
   for (const Json& name : required) {
     if (std::ranges::find(names, name.get<std::string>()) == names.end()) names.push_back(name);
   }
-  if (std::ssize(names) > kMaxProperties) {
+  if (names.size() > kMaxProperties) {
     fail(ErrorCode::kInvalidArgument, "schema: {} has {} properties; at most {} are supported",
          pointer, names.size(), kMaxProperties);
   }
   const auto limits =
-      name_texts(merger_.flat(SchemaMerger::rest_of(flat, "propertyNames"), pointer), pointer);
+      name_texts(flat.contains("propertyNames") ? flat["propertyNames"] : Json(true), pointer);
   for (const std::string& name : names) {
     Property property{.name = name, .value = {}, .is_required = has_value(required, name)};
     if (!limits || limits->accepts(name)) {
-      property.value = value_of(property_schema(flat, name),
+      property.value = value_of(merger_.property_schema(flat, name),
                                 pointer_to(pointer_to(pointer, "properties"), name));
     }
     if (!property.value && property.is_required) return false;
@@ -103,28 +112,72 @@ void SchemaRules::add_other_names(const Json& flat, const std::string& pointer,
   for (auto it = properties.begin(); it != properties.end(); ++it) named.push_back(it.key());
   for (const Property& property : parts.properties) named.push_back(property.name);
   const auto limits =
-      name_texts(merger_.flat(SchemaMerger::rest_of(flat, "propertyNames"), pointer), pointer);
-  const Json rest_schema = SchemaMerger::rest_of(flat, "additionalProperties");
-  if (named.empty() && patterns.empty() && !limits) {
-    const Expression value = value_of(rest_schema, pointer_to(pointer, "additionalProperties"));
+      name_texts(flat.contains("propertyNames") ? flat["propertyNames"] : Json(true), pointer);
+  const bool has_patterns = !patterns.empty();
+  if (named.empty() && !has_patterns && !limits) {
+    const Expression value =
+        value_of(class_schema(flat, {}), pointer_to(pointer, "additionalProperties"));
     if (value) parts.others.push_back({.name = "json_string", .value = *value});
     return;
   }
-  Automaton rest = without(limits ? *limits : of_lengths(0, -1), of_texts(named));
-  for (auto it = patterns.begin(); it != patterns.end(); ++it) {
-    const Automaton like = names_like(it.key());
-    add_names(intersected(rest, like), it.value(), pointer_to(pointer, "patternProperties"), parts);
-    rest = without(rest, like);
-    for (auto other = std::next(it); other != patterns.end(); ++other) {
-      const bool overlaps = !intersected(like, names_like(other.key())).empty();
-      if (!overlaps || other.value() == it.value()) continue;
-      refusals_.refuse(
-          pointer, "patternProperties",
-          fmt::format("is not supported where a name may match two patterns, as {} and {}",
-                      it.key(), other.key()));
+  const Automaton rest = without(limits ? *limits : of_lengths(0, -1), of_texts(named));
+  for (const NameClass& names : classes_of(flat, rest, pointer)) {
+    const char* const keyword =
+        names.patterns.empty() ? "additionalProperties" : "patternProperties";
+    add_names(names.names, class_schema(flat, names), pointer_to(pointer, keyword), parts);
+  }
+}
+
+// Splits the names by one pattern after another.
+std::vector<SchemaRules::NameClass> SchemaRules::classes_of(const Json& flat,
+                                                            const Automaton& names,
+                                                            const std::string& pointer) {
+  std::set<std::string> patterns;
+  for (auto it = map_in(flat, "patternProperties").begin();
+       it != map_in(flat, "patternProperties").end(); ++it) {
+    patterns.insert(it.key());
+  }
+  std::vector<NameClass> classes{{.names = names, .patterns = {}}};
+  for (const std::string& pattern : patterns) {
+    const Automaton& like = merger_.pattern_texts(pattern);
+    std::vector<NameClass> split;
+    for (NameClass& one : classes) {
+      NameClass matching{.names = intersected(one.names, like), .patterns = one.patterns};
+      matching.patterns.insert(pattern);
+      // Most classes have no name that matches: they stay as they are.
+      if (matching.names.empty()) {
+        split.push_back(std::move(one));
+        continue;
+      }
+      NameClass others{.names = without(one.names, like), .patterns = std::move(one.patterns)};
+      split.push_back(std::move(matching));
+      if (!others.names.empty()) split.push_back(std::move(others));
+    }
+    classes = std::move(split);
+    if (classes.size() > kMaxNameClasses) {
+      Refusals::fail_at(pointer, "patternProperties", "overlap in too many ways");
     }
   }
-  add_names(rest, rest_schema, pointer_to(pointer, "additionalProperties"), parts);
+  return classes;
+}
+
+// What their patterns ask for, and what is said of all that is not named and matches none of some
+// patterns.
+Json SchemaRules::class_schema(const Json& flat, const NameClass& names) {
+  Json all = true;
+  for (const std::string& pattern : names.patterns) {
+    const Json& own = map_in(flat, "patternProperties");
+    if (own.contains(pattern)) all = pair_of(all, own[pattern]);
+  }
+  const auto others = flat.find("%others");
+  if (others == flat.end()) return all;
+  for (const Json& other : *others) {
+    const auto is_excepted = [&](const Json& p) {
+      return names.patterns.contains(p.get<std::string>());
+    };
+    if (std::ranges::none_of(other["patterns"], is_excepted)) all = pair_of(all, other["schema"]);
+  }
+  return all;
 }
 
 // One kind of other names, if there are any and a value may have them.
@@ -135,6 +188,32 @@ void SchemaRules::add_names(const Automaton& names, const Json& schema, const st
   if (!value) return;
   const std::string rest = rules_.add_quoted("name", names);
   parts.others.push_back({.name = rules_.add("key", R"("\"" )" + rest), .value = *value});
+}
+
+// `propertyNames` allows what this schema allows of texts; empty without a limit.
+std::optional<Automaton> SchemaRules::name_texts(const Json& schema, const std::string& pointer) {
+  const Json flat = merger_.flat(schema, pointer);
+  if (flat == Json(true) || flat.empty()) return std::nullopt;
+  if (flat == Json(false) || (types_of(flat) & kStringType) == 0) return Automaton();
+  if (flat.contains("enum")) {
+    std::vector<std::string> names;
+    const Json values = values_of(merger_, flat, pointer).value();
+    for (const Json& value : values) {
+      if (value.is_string()) names.push_back(value);
+    }
+    return of_texts(names);
+  }
+  if (const auto choices = choices_of(flat, pointer)) {
+    Automaton all;
+    for (const Json& choice : *choices) {
+      // One choice without a limit is enough.
+      const auto names = name_texts(choice, pointer);
+      if (!names) return std::nullopt;
+      all = united(all, *names);
+    }
+    return all;
+  }
+  return texts_in(merger_, flat);
 }
 
 // The rule for what follows when `count` members are written and property `index` is next. Counts

@@ -4,6 +4,8 @@
 // allowed. Thread rule: one thread.
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -56,30 +58,83 @@ class SchemaRules {
     std::map<std::pair<size_t, int64_t>, Expression> made;  // rules by next property and count
   };
 
+  // Names that match the same patterns.
+  struct NameClass {
+    Automaton names;
+    std::set<std::string> patterns;
+  };
+  // Items that are all different, from a short list of values.
+  struct UniqueItems {
+    std::vector<std::string> literals;           // of all values
+    std::vector<std::vector<size_t>> positions;  // which may come there; the last one is for more
+    int64_t min = 0;
+    std::optional<int64_t> max;
+    std::map<uint32_t, Expression> made;  // rules by the set of values that came
+  };
+  // How many items there were, as far as it matters, and how many of each kind that is counted.
+  struct ItemCounts {
+    int64_t position = 0;
+    std::vector<int64_t> counts;
+
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 inside <=> for a pointer
+    auto operator<=>(const ItemCounts&) const = default;
+  };
+  struct CountedItems {
+    const Json& flat;
+    const std::string& pointer;
+    int64_t last_position = 1;  // further ones are like it
+    std::map<ItemCounts, Expression> made;
+  };
+
   Expression value_of(const Json& schema, const std::string& pointer);
   Expression known_rule(Rule& rule, const std::string& pointer) const;
   Expression constrained(const Json& flat, const std::string& pointer);
-  Expression choice_of(const Json& choices, const Json& rest, const char* keyword,
-                       const std::string& pointer);
+  // Rules of the schemas that may have a value, each once.
+  Expression any_choice(const std::vector<Json>& schemas, const std::string& pointer);
+  // One list of choices is taken apart at a time; the others are still in each of the results.
+  std::optional<std::vector<Json>> choices_of(const Json& flat, const std::string& pointer);
+  void keep_one(const Json& list, std::vector<Json>& merged, const std::string& pointer);
+  // Without choices and listed values: a rule for each type.
   Expression typed_value(const Json& flat, const std::string& pointer);
 
   // schema_values.cc
-  Expression number_of(const Json& flat, bool is_integer);
+  // `types`: integers, fractions or both.
+  Expression number_of(const Json& flat, unsigned types);
   Expression string_of(const Json& flat);
-  Expression array_of(const Json& flat, const std::string& pointer);
-  Expression array_rest(const Json& flat, const std::string& pointer, size_t num_prefix);
-  Expression listed_value(const Json& flat, const Json& values, const std::string& pointer);
-  bool satisfies(const Json& value, const Json& flat, const std::string& pointer);
+  Expression literals_of(const Json& values);
+  // Blanks may stand between the parts of arrays and objects.
   std::string value_literal(const Json& value);
 
+  // schema_arrays.cc
+  // Items that repeat, or in a row where each position, set or count has a rule of its own.
+  Expression array_of(const Json& flat, const std::string& pointer);
+  Expression plain_array(const Json& flat, const std::string& pointer);
+  Expression array_rest(const Json& flat, const std::string& pointer, size_t num_prefix);
+  // Whether uniqueItems needs no rules.
+  bool is_always_unique(const Json& flat, const std::string& pointer);
+  // What the rules of different items need: literals of all values, and where each may come.
+  std::optional<UniqueItems> unique_items(const Json& flat, const std::string& pointer);
+  Expression unique_rest(UniqueItems& items, uint32_t used);
+  // What the rules of counted items need. A state is a position and a count for each `contains`.
+  std::optional<CountedItems> counted_items(const Json& flat, const std::string& pointer);
+  Expression counted_rest(CountedItems& items, const ItemCounts& state);
+  std::vector<std::string> counted_next(CountedItems& items, const ItemCounts& state,
+                                        const std::string& name);
+
   // schema_objects.cc
+  // Properties in their order, each with what may follow it, and then other names in any order.
   Expression object_of(const Json& flat, const std::string& pointer);
+  void limit_counts(const Json& flat, const std::string& pointer, ObjectParts& parts);
   bool add_properties(const Json& flat, const std::string& pointer, ObjectParts& parts);
-  Json property_schema(const Json& flat, const std::string& name) const;
+  // Other names by the patterns that they match; each class has its own schema.
+  std::vector<NameClass> classes_of(const Json& flat, const Automaton& names,
+                                    const std::string& pointer);
+  static Json class_schema(const Json& flat, const NameClass& names);
   void add_other_names(const Json& flat, const std::string& pointer, ObjectParts& parts);
   void add_names(const Automaton& names, const Json& schema, const std::string& pointer,
                  ObjectParts& parts);
-  std::optional<Automaton> name_texts(const Json& flat, const std::string& pointer);
+  std::optional<Automaton> name_texts(const Json& schema, const std::string& pointer);
+  // Rules by the next property and by how many came, as far as that matters.
   Expression members(ObjectParts& parts, size_t index, int64_t count);
   Expression members_body(ObjectParts& parts, size_t index, int64_t count);
   Expression other_members(ObjectParts& parts, int64_t count);
@@ -92,6 +147,7 @@ class SchemaRules {
   SchemaMerger merger_;
   RuleWriter rules_;
   std::map<std::string, Rule> made_;  // by the text of their flat schema
+  size_t key_bytes_ = 0;              // of all these texts
   int64_t level_ = 0;                 // of nested arrays and objects
   int value_depth_ = 0;
 };

@@ -18,6 +18,7 @@ constexpr std::array kTypes = {
     std::pair{std::string_view("boolean"), unsigned{kBooleanType}},
     std::pair{std::string_view("number"), unsigned{kIntegerType | kFractionType}},
     std::pair{std::string_view("integer"), unsigned{kIntegerType}},
+    std::pair{std::string_view("%fraction"), unsigned{kFractionType}},
     std::pair{std::string_view("string"), unsigned{kStringType}},
     std::pair{std::string_view("array"), unsigned{kArrayType}},
     std::pair{std::string_view("object"), unsigned{kObjectType}},
@@ -27,19 +28,13 @@ std::string place(std::string_view pointer) {
   return pointer.empty() ? "its root" : std::string(pointer);
 }
 
-// The key that a part of a pointer stands for; percent signs as in the fragment of a URI.
+// The key that a part of a pointer stands for.
 std::string unescaped_key(std::string_view part) {
   std::string key;
   for (size_t i = 0; i < part.size(); ++i) {
-    const auto hex = [&](size_t at) { return std::string(part.substr(at, 2)); };
-    if (part[i] == '~' && i + 1 < part.size()) {
-      key += part[++i] == '1' ? '/' : '~';
-    } else if (part[i] == '%' && i + 2 < part.size()) {
-      key += static_cast<char>(std::strtol(hex(i + 1).c_str(), nullptr, 16));
-      i += 2;
-    } else {
-      key += part[i];
-    }
+    const bool is_escape = part[i] == '~' && i + 1 < part.size();
+    if (is_escape) ++i;
+    key += !is_escape ? part[i] : part[i] == '1' ? '/' : '~';
   }
   return key;
 }
@@ -96,6 +91,7 @@ const Json* find_ref(const Json& root, std::string_view ref) {
   return find_ref(const_cast<Json&>(root), ref);
 }
 
+// Values with an order of keys are compared without it.
 bool same_value(const Json& a, const Json& b) {
   const bool has_order = a.is_structured() && b.is_structured();
   return has_order ? nlohmann::json(a) == nlohmann::json(b) : a == b;
@@ -103,6 +99,20 @@ bool same_value(const Json& a, const Json& b) {
 
 bool has_value(const Json& list, const Json& value) {
   return std::ranges::any_of(list, [&](const Json& v) { return same_value(v, value); });
+}
+
+ValueSet::ValueSet(const Json& list) {
+  for (const Json& value : list) add(value);
+}
+
+// Long lists come from clients, too: each value is looked for in a set.
+void unite(Json& list, const Json& more) {
+  ValueSet known(list);
+  for (const Json& value : more) {
+    if (known.has(value)) continue;
+    known.add(value);
+    list.push_back(value);
+  }
 }
 
 unsigned type_bits(std::string_view name) {

@@ -4,6 +4,7 @@
 // thread.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,13 +39,25 @@ class Refusals {
 // The pointer of a part of what `pointer` names.
 std::string pointer_to(std::string_view pointer, std::string_view key);
 
-// The schema that a "$ref" of `root` names: "#", or "#" and a JSON pointer. Null if there is none.
+// The schema that "#" and a JSON pointer name. Null if there is none.
 const Json* find_ref(const Json& root, std::string_view ref);
 Json* find_ref(Json& root, std::string_view ref);
 
 // Whether two values are equal; the order of an object's keys means nothing, and 1 is 1.0.
 bool same_value(const Json& a, const Json& b);
 bool has_value(const Json& list, const Json& value);
+// The values of a long list.
+class ValueSet {
+ public:
+  explicit ValueSet(const Json& list);
+  bool has(const Json& value) const { return values_.contains(nlohmann::json(value)); }
+  void add(const Json& value) { values_.emplace(value); }
+
+ private:
+  std::set<nlohmann::json> values_;
+};
+// Appends the values that `list` does not have yet.
+void unite(Json& list, const Json& more);
 
 // The types that a value may have, as bits.
 enum SchemaType : unsigned {
@@ -57,7 +70,8 @@ enum SchemaType : unsigned {
   kObjectType = 64,
   kAllTypes = 127,
 };
-// The bits of a name: "number" has two. 0 for an unknown one.
+// The bits of a name: "number" has two. Schemas that Sluice writes itself may have "%fraction". 0
+// for an unknown one.
 unsigned type_bits(std::string_view name);
 // What "type" of a schema allows; all types without one.
 unsigned types_of(const Json& schema);
