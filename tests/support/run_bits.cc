@@ -1,6 +1,7 @@
 // Running jobs and comparing bits.
 #include "support/run_bits.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
