@@ -50,11 +50,11 @@ auto load(const EngineOptions& options, const Make& make) {
 
 // A benchmark loads the same engine several times.
 void show_warnings(const std::vector<std::string>& warnings,
-                   const std::function<std::string(const std::string&)>& line_of) {
+                   const std::function<void(const std::string&)>& print) {
   static std::set<std::string> said;  // per process, since standard error is shared
   for (const std::string& warning : warnings) {
     if (!said.insert(warning).second) continue;
-    write_message(line_of ? line_of(warning) : "sluice: warning: " + warning);
+    print ? print(warning) : write_message("sluice: warning: " + warning);
   }
 }
 

@@ -17,10 +17,10 @@ namespace sluice::cli {
 // Errors: those of LLM's constructor; Interrupted on Ctrl-C.
 LLM load_llm(const EngineOptions& options, bool verbose);
 
-// Prints each warning once per process, however often it is shown. `line_of` gives its line;
-// without it the line names the program.
+// Prints each warning once per process, however often it is shown. `print` gets those that are new;
+// without it they are messages that name the program.
 void show_warnings(const std::vector<std::string>& warnings,
-                   const std::function<std::string(const std::string&)>& line_of = {});
+                   const std::function<void(const std::string&)>& print = {});
 
 // Loads an engine below LLM, with `policies` instead of those that the options name; prints its
 // warnings. For measurements that read a policy's state.

@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "cli/bounded_lines.h"
 #include "core/error.h"
 
 namespace sluice::cli {
@@ -61,6 +62,7 @@ bool locale_is_utf8() {
 }
 
 std::atomic<int64_t> lost_messages = 0;
+BoundedLines log_lines(STDERR_FILENO);
 
 [[noreturn]] void refuse_write() {
   if (errno == EPIPE) throw ClosedPipe();
@@ -102,7 +104,15 @@ void write_message(std::string_view text) {
   }
 }
 
-int64_t num_lost_messages() { return lost_messages; }
+// Under the same lock, so that it meets neither a progress line nor a message; a thread that waits
+// for the lock waits no longer than the line may.
+void write_log_line(std::string_view text) {
+  const std::lock_guard lock(progress_mutex);
+  if (shown_line != nullptr) shown_line->hide();
+  log_lines.write(text);
+}
+
+int64_t num_lost_messages() { return lost_messages + log_lines.num_lost(); }
 
 ProgressLine::ProgressLine(std::string task) : start_(Clock::now()), next_(start_ + kQuietTime) {
   state_.task = std::move(task);

@@ -34,6 +34,9 @@ struct ClosedPipe {};
 // One line to standard error, above the progress line if one is shown. A line that cannot be
 // written is counted: whoever reads standard error may end before the program.
 void write_message(std::string_view text);
+// The same for the log of a server, which must not wait for who reads it (bounded_lines.h).
+void write_log_line(std::string_view text);
+// Of both.
 int64_t num_lost_messages();
 
 // A line with the progress of a long task: "  34 % loading needle, 5 s left". Shows nothing for the
@@ -69,6 +72,7 @@ class ProgressLine {
   void run_ticker();
   double seconds_since_start() const;
   friend void write_message(std::string_view text);
+  friend void write_log_line(std::string_view text);
 
   // All members are protected by a mutex of terminal.cc.
   ProgressState state_;

@@ -1,4 +1,4 @@
-"""instructor: answers as classes of pydantic, whole and in parts, by a schema and by prompting."""
+"""instructor: answers as classes of pydantic, whole and in parts, by schemas."""
 
 import sys
 

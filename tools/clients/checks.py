@@ -85,10 +85,10 @@ class Server:
     On a free port, or `port`; with the option --uds it has none.
     """
 
-    def __init__(self, model, *options, port=0):
+    def __init__(self, model, *options, port=0, kv_bytes="512M"):
         self.log = tempfile.NamedTemporaryFile(mode="w+", encoding="utf-8", prefix="sluice-")
-        words = [os.environ["SLUICE"], "serve", "--model", str(model), "--port", str(port), "--kv-cache-bytes", "512M",
-                 *options]
+        words = [os.environ["SLUICE"], "serve", "--model", str(model), "--port", str(port),
+                 "--kv-cache-bytes", kv_bytes, *options]
         self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 60
         while "\nserving " not in self.logged():

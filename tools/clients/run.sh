@@ -4,14 +4,15 @@
 #   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, ruler, langchain, litellm,
 #                                         pydantic-ai, instructor, llama-index, smolagents, llm,
 #                                         schemathesis, load-tools, silent-peer, claude-code, codex,
-#                                         llama-suite, vllm-suite; all without a name
+#                                         schema-judge, llama-suite, vllm-suite; all without a name
 #
 # SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
 # each client has a virtual environment of its own, kept for the next run
 # (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients). The clients come from PyPI; load-tools are
 # programs of Debian, slowhttptest and wrk, and silent-peer needs Debian's ip. llama-suite and
 # vllm-suite are those servers' own tests, from source distributions that are unpacked there, too;
-# with SUITES=short their part for CI. vllm-suite asks SmolLM2, which it makes if it is not there.
+# vllm-suite asks SmolLM2, which it makes if it is not there. schema-judge lets jsonschema judge
+# 10,000 answers of a model with random weights. With SUITES=short these three run a part, for CI.
 # The server listens on a free port of the loopback address and asks for a key.
 #
 # Exit status: 0 all clients that were named passed (without names, all that could be run), 1 a
@@ -24,7 +25,8 @@ here=tools/clients
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
 all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai instructor llama-index
-  smolagents llm schemathesis load-tools silent-peer claude-code codex llama-suite vllm-suite)
+  smolagents llm schemathesis load-tools silent-peer claude-code codex schema-judge llama-suite
+  vllm-suite)
 # What the tests of other servers import.
 suite_packages="pytest==9.2.0 pytest-timeout==2.4.0 requests==2.34.2 openai==3.54.0"
 
@@ -48,6 +50,7 @@ packages_of() {
     silent-peer) echo "iproute2" ;;
     claude-code) echo "claude-agent-sdk==0.2.188" ;;
     codex) echo "openai-codex-cli-bin==0.163.0" ;;
+    schema-judge) echo "jsonschema[format-nongpl]==4.26.0" ;;
     llama-suite) echo "$suite_packages filelock==4.3.1" ;;
     vllm-suite) echo "$suite_packages pytest-asyncio==1.5.0 anthropic==2.12.0" \
       "transformers==5.23.0 jinja2==3.1.6 regex==2026.11.19 jsonschema==4.26.0" \

@@ -92,13 +92,13 @@ std::string page_text(const ServeCommand& command, const std::string& address) {
                                     "--sparse-policy full+quest");
 }
 
-// Warnings as they come, each once; in a log of JSON as one of its lines.
+// Warnings as they come, each once; in a log of JSON as one of its lines. They are lines of the
+// log, since a reader that stands still must not keep the main thread from its signals.
 void log_warnings(const EngineService& service, bool is_json) {
-  const auto json_line = [](const std::string& warning) {
-    return metrics::warning_json(std::chrono::system_clock::now(), warning);
-  };
-  if (is_json) return show_warnings(service.snapshot().warnings, json_line);
-  show_warnings(service.snapshot().warnings);
+  show_warnings(service.snapshot().warnings, [is_json](const std::string& warning) {
+    const auto time = std::chrono::system_clock::now();
+    write_log_line(is_json ? metrics::warning_json(time, warning) : "sluice: warning: " + warning);
+  });
 }
 
 // Writes warnings as they come, and every few seconds, unless it is idle, the line about the
@@ -115,8 +115,8 @@ class StatusLog {
     const auto status = watch_.next(now, model.metrics.totals(), model.reading());
     if (!status) return;
     const auto time = std::chrono::system_clock::now();
-    write_message(is_json_ ? metrics::status_json(time, *status)
-                           : metrics::status_text(time, *status));
+    write_log_line(is_json_ ? metrics::status_json(time, *status)
+                            : metrics::status_text(time, *status));
   }
 
  private:
@@ -139,7 +139,7 @@ bool run_until_stopped(const ServeCommand& command, const server::SluiceServer& 
 // Without destructors: a device that hangs would keep them waiting.
 [[noreturn]] void end_dead(const server::SluiceServer& server) {
   const auto error = server.state().model()->service.snapshot().error;
-  write_message(
+  write_log_line(
       fmt::format("sluice: the engine failed: {}", error ? error->what() : "it makes no progress"));
   std::this_thread::sleep_for(kTimeToFail);
   std::_Exit(kExitFailure);
@@ -171,8 +171,8 @@ server::SluiceServerOptions server_options(const ServeCommand& command) {
           .has_page = !command.no_ui,
           .log =
               [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
-                write_message(is_json ? metrics::request_log_json(entry)
-                                      : metrics::request_log_text(entry));
+                write_log_line(is_json ? metrics::request_log_json(entry)
+                                       : metrics::request_log_text(entry));
               },
           .num_lost_log_lines = num_lost_messages,
           .log_text = command.log_text};
@@ -198,8 +198,8 @@ int serve(const ServeCommand& command) {
                             server.state().names()[0], address, service->max_model_len(),
                             page_text(command, address)));
   if (!run_until_stopped(command, server)) end_dead(server);
-  write_message(fmt::format("draining; running requests get {} s, a second signal ends now",
-                            command.drain_timeout_s));
+  write_log_line(fmt::format("draining; running requests get {} s, a second signal ends now",
+                             command.drain_timeout_s));
   server.drain(std::chrono::seconds(command.drain_timeout_s));
   log_warnings(*service, command.log_json);
   return kExitOk;

@@ -197,6 +197,20 @@ TEST_F(Unheard, LivesWithoutTheReaderOfItsLog) {
   EXPECT_EQ(end(), 0);
 }
 
+// As `2>&1 | less`: a page is read, and then nothing.
+TEST_F(Unheard, GoesOnBesideAReaderOfItsLogThatStandsStill) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  start([&] { dup2(ends[1], STDERR_FILENO); });
+  fcntl(ends[1], F_SETPIPE_SZ, 4096);
+  for (int i = 0; i < 60; ++i) complete();
+  EXPECT_TRUE(ServerUnderTest::wait_for([&] { return num_lost_lines() >= 10; }))
+      << num_lost_lines();
+  EXPECT_EQ(end(), 0);
+  close(ends[0]);
+  close(ends[1]);
+}
+
 // The lowest free descriptors would be those of the socket and of files.
 TEST_F(Unheard, LivesWithoutStandardDescriptors) {
   start([] {
