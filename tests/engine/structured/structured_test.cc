@@ -242,7 +242,7 @@ TEST_F(Structured, MasksHoldUpNobody) {
   const EngineOptions options = tiny_options(kStructuredModel);
   LlmEngine engine(options, std::move(parts));
   std::vector<RequestOutput> finished;
-  Job free{random_tokens(20, 3), sampled(30, 3)};
+  Job free{random_tokens(20, 3), sampled(8, 3)};
   const SequenceId free_id = engine.add_request(free.prompt, free.params);
   testing::run_steps(engine, 3, finished);  // its prompt is computed
   const Job held = jobs_[0];
@@ -264,7 +264,7 @@ TEST_F(Structured, MasksThatTakeASecondEndTheirRequestAlone) {
                            std::this_thread::sleep_for(std::chrono::milliseconds(1300));
                          }};
   LlmEngine engine(tiny_options(kStructuredModel), std::move(parts));
-  const Job free{random_tokens(20, 3), sampled(30, 3)};
+  const Job free{random_tokens(20, 3), sampled(8, 3)};
   const auto outputs = run_jobs(engine, {jobs_[0], free});
   EXPECT_EQ(outputs[0].finish_reason, FinishReason::kError);
   EXPECT_NE(outputs[0].error.find("not known after 1 s"), std::string::npos) << outputs[0].error;
