@@ -5,6 +5,7 @@
 // cannot enforce (docs/structured_output.md). Thread rule: a value.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,48 @@ enum class StructureKind {
   kRegex,       // the whole answer matches the regular expression in `text`
   kChoice,      // one of `choices`
   kGrammar,     // the rules in `text`, in EBNF, from "root" on
+  kCalls,       // calls of functions, as `calls` says
+};
+
+struct StructuredOutput;
+
+// A function that an answer may call.
+struct CallableFunction {
+  std::string name;
+  std::string parameters;   // a JSON schema of its arguments, an object; empty: any object
+  bool is_lenient = false;  // as StructuredOutput::is_lenient
+  std::string place;        // what errors say of where it is: "tools[3]"
+
+  bool operator==(const CallableFunction&) const = default;
+};
+
+// How a model writes calls.
+struct CallForm {
+  // A call is `begin`, the name within quotes, `middle`, the arguments, `end`.
+  std::string begin;
+  std::string middle;
+  std::string end;
+  std::string between;  // two calls
+  // `begin` begins with it, and wherever it comes in a text a call has begun. Empty: calls are all
+  // of an answer, and an answer with a match of the regular expression `opening` is calls.
+  std::string marker;
+  std::string opening;
+
+  bool operator==(const CallForm&) const = default;
+};
+
+// The calls of an answer, and what else it may have. With a marker a free answer goes on after a
+// call, with text or another call, unless it may have one alone; without one, calls are separated
+// as `between` has it, and nothing else is said.
+struct StructuredCalls {
+  CallForm form;
+  std::vector<CallableFunction> functions;
+  bool is_required = true;  // false: the answer may also be a text in which no call begins
+  bool is_single = false;   // one call ends the answer
+  // What the answer may be instead of calls; JSON only, and with is_required.
+  std::shared_ptr<const StructuredOutput> or_else;
+
+  bool operator==(const StructuredCalls&) const = default;
 };
 
 struct StructuredOutput {
@@ -28,7 +71,8 @@ struct StructuredOutput {
   // begins after that. Both are texts of single tokens; empty: no thoughts.
   std::string thought_begin;
   std::string thought_end;
-  bool starts_in_thought = false;  // the prompt has opened one
+  bool starts_in_thought = false;                // the prompt has opened one
+  std::shared_ptr<const StructuredCalls> calls;  // of kCalls
 
   bool operator==(const StructuredOutput&) const = default;
 };

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "grammar/automata/regex.h"
+#include "grammar/call_rules.h"
 #include "grammar/grammar.h"
 #include "grammar/rules/rule_writer.h"
 #include "grammar/schema/schema_grammar.h"
@@ -39,9 +40,33 @@ std::string rules_of_choices(const std::vector<std::string>& choices) {
 void check_size(const StructuredOutput& structure) {
   size_t num_bytes = structure.text.size();
   for (const std::string& choice : structure.choices) num_bytes += choice.size();
+  if (structure.calls) {
+    for (const CallableFunction& function : structure.calls->functions) {
+      num_bytes += function.name.size() + function.parameters.size();
+    }
+  }
   if (num_bytes <= kMaxStructureBytes) return;
   fail(ErrorCode::kInvalidArgument, "structured output: {} bytes; at most {} are read", num_bytes,
        kMaxStructureBytes);
+}
+
+// What stands instead of calls has its own rules, whose lenient schema may ignore more. It is JSON:
+// the text of another grammar could look like a call, and its notation allows more than RuleWriter
+// can rename.
+StructureRules rules_of_calls(const StructuredOutput& structure) {
+  if (!structure.calls) fail(ErrorCode::kInvalidArgument, "calls: they are missing");
+  StructureRules or_else;
+  if (const auto& other = structure.calls->or_else) {
+    const bool is_json =
+        other->kind == StructureKind::kJsonSchema || other->kind == StructureKind::kJsonObject;
+    if (!is_json || !structure.calls->is_required) {
+      fail(ErrorCode::kInvalidArgument, "calls: what may stand instead of them is JSON");
+    }
+    or_else = structure_rules(*other);
+  }
+  std::vector<std::string> ignored = std::move(or_else.ignored);
+  std::string rules = call_rules(*structure.calls, or_else.rules, ignored);
+  return {std::move(rules), std::move(ignored)};
 }
 
 }  // namespace
@@ -58,6 +83,8 @@ StructureRules structure_rules(const StructuredOutput& structure) {
     case StructureKind::kGrammar:
       check_rules(structure.text);
       return {structure.text, {}};
+    case StructureKind::kCalls:
+      return rules_of_calls(structure);
     case StructureKind::kJsonSchema:
     case StructureKind::kJsonObject:
       break;

@@ -2,6 +2,7 @@
 #include "grammar/workshop.h"
 
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,14 +16,36 @@ namespace {
 // Structures that were read and not compiled take little; this many are kept at most.
 constexpr size_t kMaxEntries = 1024;
 
+void add_text(std::string& key, std::string_view text) {
+  key += fmt::format("{}:{}", text.size(), text);
+}
+
+std::string key_of(const StructuredOutput& structure);
+
+// The places of functions count: errors name them.
+std::string key_of(const StructuredCalls& calls) {
+  const CallForm& form = calls.form;
+  std::string key =
+      fmt::format("{} {} {}:", calls.is_required, calls.is_single, calls.functions.size());
+  for (const std::string* text :
+       {&form.begin, &form.middle, &form.end, &form.between, &form.marker, &form.opening}) {
+    add_text(key, *text);
+  }
+  for (const CallableFunction& function : calls.functions) {
+    key += function.is_lenient ? 'l' : 's';
+    for (const std::string* text : {&function.name, &function.parameters, &function.place}) {
+      add_text(key, *text);
+    }
+  }
+  return key + (calls.or_else ? key_of(*calls.or_else) : std::string());
+}
+
 // Lengths before texts, so that no two structures have one key.
 std::string key_of(const StructuredOutput& structure) {
-  std::string key = fmt::format("{} {} {}:{}", static_cast<int>(structure.kind),
-                                structure.is_lenient, structure.text.size(), structure.text);
-  for (const std::string& choice : structure.choices) {
-    key += fmt::format("{}:{}", choice.size(), choice);
-  }
-  return key;
+  std::string key = fmt::format("{} {} ", static_cast<int>(structure.kind), structure.is_lenient);
+  add_text(key, structure.text);
+  for (const std::string& choice : structure.choices) add_text(key, choice);
+  return key + (structure.calls ? key_of(*structure.calls) : std::string());
 }
 
 }  // namespace

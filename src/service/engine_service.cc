@@ -74,6 +74,11 @@ Submitted EngineService::submit(ServiceRequest request, RequestSink sink) {
   return table_->admit(std::move(request), std::move(sink));
 }
 
+// The structure is read once: submit finds what was read here.
+std::vector<std::string> EngineService::ignored_parts(const StructuredOutput& structure) const {
+  return engine_->front().workshop().read(structure)->ignored();
+}
+
 bool EngineService::cancel(int64_t request_id) { return table_->cancel(request_id); }
 
 ServiceSnapshot EngineService::snapshot() const { return table_->snapshot(); }

@@ -71,6 +71,9 @@ class EngineService {
   // Checks the request on the caller's thread and queues it, or refuses it.
   // Errors: those of LLM::add_request. REQUIRES: the sink is not empty.
   Submitted submit(ServiceRequest request, RequestSink sink);
+  // What the lenient schemas of a structure ask for and is not enforced, a line each.
+  // Errors: those that submit has for it.
+  std::vector<std::string> ignored_parts(const StructuredOutput& structure) const;
 
   // Ends a request soon: within a long prefill pass if it has half of the rows, else after the
   // running step, also while it waits. Deltas that are computed by then still come, and the request

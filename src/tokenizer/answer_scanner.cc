@@ -6,14 +6,12 @@
 #include <utility>
 
 #include "core/error.h"
+#include "tokenizer/call_form.h"
 
 namespace sluice {
 namespace {
 
 using Kind = AnswerEvent::Kind;
-
-constexpr std::string_view kOpenCall = "<tool_call>", kCloseCall = "</tool_call>";
-constexpr std::string_view kPythonTag = "<|python_tag|>";
 
 // A front of a call's tag with so many characters is nothing else: "<tool_", "<|pyth".
 constexpr size_t kSureFront = 6;

@@ -160,9 +160,15 @@ TEST(MessagesRequest, ReadsTools) {
   EXPECT_TRUE(with(one).parallel_tool_calls);
 }
 
-TEST(MessagesRequest, ListsStrictAmongTheIgnoredFields) {
-  const std::string strict = R"(,"tools":[{"name":"f","input_schema":{},"strict":true}])";
-  EXPECT_EQ(with(strict).unknown.names, std::vector<std::string>{"tools.strict"});
+TEST(MessagesRequest, ReadsWhichCallsThereMustBe) {
+  const std::string strict =
+      R"(,"tools":[{"name":"e","input_schema":{}},{"name":"f","input_schema":{},"strict":true}])";
+  EXPECT_EQ(with(strict).strict_tools, std::vector<std::string>{"f"});
+  EXPECT_TRUE(with(strict).unknown.names.empty());
+  EXPECT_EQ(with(strict + R"(,"tool_choice":{"type":"any"})").tool_choice, ToolChoice::kRequired);
+  const ChatRequest named = with(strict + R"(,"tool_choice":{"type":"tool","name":"f"})");
+  EXPECT_EQ(named.tool_choice, ToolChoice::kNamed);
+  EXPECT_EQ(named.allowed_tools, std::vector<std::string>{"f"});
 }
 
 TEST(MessagesRequest, NamesFewTypesOfToolsThatItSkips) {
@@ -199,8 +205,10 @@ TEST(MessagesRequest, NamesWhatIsWrong) {
         Wrong{R"(,"system":[{"text":"a"}])", "system[0].type is missing"},
         Wrong{R"(,"stop_sequences":[""])", "stop_sequences[0] is"},
         Wrong{R"(,"temperature":-1)", "temperature is -1"},
-        Wrong{R"(,"tool_choice":{"type":"any"})", "tool_choice.type is \"any\""},
-        Wrong{R"(,"tool_choice":{"type":"tool","name":"f"})", "tool_choice.type is \"tool\""},
+        Wrong{R"(,"tool_choice":{"type":"any"})", "tool_choice asks for a call"},
+        Wrong{R"(,"tool_choice":{"type":"tool","name":"f"})", "tool_choice names \"f\""},
+        Wrong{R"(,"tool_choice":{"type":"tool"})", "tool_choice.name is missing"},
+        Wrong{R"(,"tool_choice":{"type":"one"})", "tool_choice.type is \"one\""},
         Wrong{R"(,"tool_choice":{})", "tool_choice.type is missing"},
         Wrong{R"(,"tool_choice":"auto")", "tool_choice is \"auto\""},
         Wrong{R"(,"thinking":{"type":"on"})", "thinking.type is \"on\""},

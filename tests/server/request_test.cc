@@ -380,17 +380,6 @@ TEST(FaultBody, HasCodesOfOpenAi) {
   for (const int status : {400, 403, 405, 500, 503}) EXPECT_EQ(code({.status = status}), nullptr);
 }
 
-// No grammar holds arguments to their schema yet.
-TEST(ChatRequest, ListsStrictAmongTheIgnoredFields) {
-  const auto ignored = [](const std::string& function) {
-    return chat(",\"tools\":[{\"function\":{\"name\":\"f\"" + function + "}}]").unknown.names;
-  };
-  EXPECT_EQ(ignored(R"(,"strict":true)"), std::vector<std::string>{"tools.function.strict"});
-  for (const char* other : {"", R"(,"strict":false)", R"(,"strict":null)"}) {
-    EXPECT_TRUE(ignored(other).empty()) << other;
-  }
-}
-
 TEST(ChatRequest, UsageInEveryChunkNeedsUsage) {
   EXPECT_FALSE(chat(R"(,"stream":true,"stream_options":{"continuous_usage_stats":true})")
                    .continuous_usage_stats);

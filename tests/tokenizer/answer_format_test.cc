@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tokenizer/call_form.h"
 #include "tokenizer/golden.h"
 
 namespace sluice {
@@ -70,6 +71,30 @@ TEST(AnswerFormat, OfGoldenTemplates) {
     EXPECT_FALSE(format.starts_in_thought);
   }
   EXPECT_EQ(num_files, rows.size());
+}
+
+// What a grammar forces is what the model has seen.
+TEST(CallForm, IsWhatTheTemplatesWrite) {
+  const Json call = {{"id", "call00000"},
+                     {"type", "function"},
+                     {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}};
+  const Json messages =
+      Json::array({{{"role", "user"}, {"content", "q"}},
+                   {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}}});
+  const Json parameters = {{"type", "object"}, {"properties", {{"a", {{"type", "integer"}}}}}};
+  const Json tools = Json::array(
+      {{{"type", "function"},
+        {"function", {{"name", "f"}, {"description", "d"}, {"parameters", parameters}}}}});
+  for (const char* name : {"hermes3-tools", "llama3.1", "llama3.2", "llama3.2-3b", "qwen2.5",
+                           "qwen3", "qwen3-first", "qwen3-instruct", "qwen3-thinking", "qwq"}) {
+    const ChatTemplate chat = golden_template(name);
+    const CallForm form = call_form(recognise_answer_format(chat).tools);
+    std::string text;
+    for (const TextSegment& segment : chat.render({.messages = messages, .tools = &tools}))
+      text += segment.text;
+    const std::string want = form.begin + "\"f\"" + form.middle + R"({"a": 1})" + form.end;
+    EXPECT_NE(text.find(want), text.npos) << name << ": " << text;
+  }
 }
 
 TEST(AnswerFormat, WithoutATemplateAllIsContent) {

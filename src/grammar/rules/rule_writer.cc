@@ -94,6 +94,41 @@ std::string class_char(uint32_t c) {
   return is_plain ? std::string(1, static_cast<char>(c)) : fmt::format("\\U{:08x}", c);
 }
 
+// Rules that are the same in the grammar of every schema.
+bool is_plain_json(std::string_view name) { return name == "ws" || name.starts_with("json_"); }
+
+bool is_name_char(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+}
+
+// The end of the literal, class, number or name at `begin`, or of the one character that stands
+// for itself.
+size_t end_of_piece(std::string_view rule, size_t begin) {
+  const char close = rule[begin] == '"' ? '"' : rule[begin] == '[' ? ']' : '\0';
+  size_t end = begin + 1;
+  if (close != '\0') {
+    while (rule[end] != close) end += rule[end] == '\\' ? 2 : 1;
+    return end + 1;
+  }
+  if (!is_name_char(rule[begin])) return end;
+  while (end < rule.size() && is_name_char(rule[end])) ++end;
+  return end;
+}
+
+// A rule whose names get something before them, but for those of plain JSON and for numbers.
+std::string with_prefix(std::string_view rule, std::string_view prefix) {
+  std::string result;
+  for (size_t i = 0; i < rule.size();) {
+    const size_t end = end_of_piece(rule, i);
+    const std::string_view piece = rule.substr(i, end - i);
+    const bool is_name = is_name_char(piece[0]) && (piece[0] < '0' || piece[0] > '9');
+    if (is_name && !is_plain_json(piece)) result += prefix;
+    result += piece;
+    i = end;
+  }
+  return result;
+}
+
 // Whether everything is accepted from this state on.
 bool accepts_all(const Automaton& language, size_t index) {
   const auto& state = language.states[index];
@@ -196,6 +231,23 @@ std::string RuleWriter::unicode_escape(const CharSet& set) {
     }
   }
   return name = add("escape", rule_choice(alternatives));
+}
+
+// A line is a rule. Without the sharing, each grammar costs as much again as plain JSON does.
+std::string RuleWriter::add_grammar(std::string_view rules) {
+  const std::string prefix = new_name("part") + '_';
+  bool has_plain_json = false;
+  while (!rules.empty()) {
+    const std::string_view rule = rules.substr(0, rules.find('\n'));
+    rules.remove_prefix(rule.size() + 1);
+    const std::string_view name = rule.substr(0, rule.find(' '));
+    has_plain_json = has_plain_json || is_plain_json(name);
+    if (is_plain_json(name) && has_plain_json_) continue;
+    constexpr std::string_view kBecomes = " ::= ";
+    set(with_prefix(name, prefix), with_prefix(rule.substr(name.size() + kBecomes.size()), prefix));
+  }
+  has_plain_json_ = has_plain_json_ || has_plain_json;
+  return prefix + "root";
 }
 
 // Right recursion: xgrammar walks it with one state, however long the text is.

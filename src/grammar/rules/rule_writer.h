@@ -36,6 +36,12 @@ class RuleWriter {
   // The texts of an automaton as they are.
   std::string add_plain(std::string_view stem, const Automaton& language);
 
+  // Adds the rules that another writer has finished, under names of their own, and returns that of
+  // their "root". Those of plain JSON (json_value and what it needs) are added once for all.
+  // REQUIRES: rules of a RuleWriter; grammars that users write may have more than it can rename.
+  // Errors: as set.
+  std::string add_grammar(std::string_view rules);
+
   // The name of the rule for the four digits (two times four with a pair) that stand for a
   // character of the set after a \u, in both cases of letters. Empty for an empty set.
   std::string unicode_escape(const CharSet& set);
@@ -50,6 +56,7 @@ class RuleWriter {
 
   std::string text_;
   int64_t num_names_ = 0;
+  bool has_plain_json_ = false;  // of an added grammar
   std::map<std::vector<CharRange>, std::string> escapes_;
 };
 

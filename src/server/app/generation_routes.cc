@@ -45,9 +45,10 @@ void complete(const Call& call, std::shared_ptr<const ServedModel> model) {
 
 void chat(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_chat(call.body, model->rules);
-  const api::ChatRequest* request = call.value_or_fail(read);
+  api::ChatRequest* request = call.value_or_fail(read);
   if (request == nullptr || !call.has_model(request->model)) return;
   const auto options = answer_options(call, *request);
+  options->named_call = request->tool_choice == api::ToolChoice::kNamed;
   if (!take_conversation(call, *model, *request, *options)) return;
   answer(call, std::move(model), *request, options);
 }

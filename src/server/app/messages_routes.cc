@@ -15,7 +15,7 @@ namespace {
 
 void messages(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_messages(call.body, model->rules);
-  const api::ChatRequest* request = call.value_or_fail(read);
+  api::ChatRequest* request = call.value_or_fail(read);
   if (request == nullptr || !call.has_model(request->model)) return;
   const auto options = answer_options(call, *request);
   options->reasoning_field = api::ReasoningField::kBoth;  // the API has a place for thoughts

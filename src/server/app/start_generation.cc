@@ -14,6 +14,8 @@
 #include "server/api/answer/answer_body.h"
 #include "server/api/request/request_prompt.h"
 #include "server/app/generation.h"
+#include "server/app/structured_calls.h"
+#include "sluice/error.h"
 
 namespace sluice::server {
 namespace {
@@ -92,14 +94,19 @@ api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest
   return all;
 }
 
-// The names of the functions that an answer may call.
-std::vector<std::string> tool_names(const api::ChatRequest& request) {
-  std::vector<std::string> names;
-  if (request.tool_choice == api::ToolChoice::kNone) return names;
-  for (const auto& tool : request.conversation.tools) {
-    names.push_back(tool.at("function").at("name").get<std::string>());
+// Beside members of the body, what lenient schemas ask for and is not enforced.
+std::string ignored_fields(const api::CommonRequest& request, const ServedModel& model) {
+  api::UnknownFields ignored = request.unknown;
+  try {
+    if (request.params.structured) {
+      for (const std::string& part : model.service.ignored_parts(*request.params.structured)) {
+        ignored.add(part);
+      }
+    }
+  } catch (const Error&) {
+    // The request itself has it, too, and is told.
   }
-  return names;
+  return fmt::format("{}", fmt::join(ignored.names, ","));
 }
 
 }  // namespace
@@ -139,22 +146,21 @@ bool may_wait(const Call& call, const ServedModel& model, const api::CommonReque
   return !fault;
 }
 
-bool take_conversation(const Call& call, const ServedModel& model, const api::ChatRequest& request,
+bool take_conversation(const Call& call, const ServedModel& model, api::ChatRequest& request,
                        api::AnswerOptions& options) {
   if (!may_wait(call, model, request, 1)) return false;
   auto rendered = api::render_conversation(request.conversation, model.prompt_tools());
   const std::vector<TextSegment>* segments = call.value_or_fail(rendered);
   if (segments == nullptr) return false;
   options.route = api::AnswerRoute::kChat;
-  options.tools = tool_names(request);
+  options.tools = callable_names(request);
   options.include_thoughts = request.include_reasoning;
   options.single_call = !request.parallel_tool_calls;
   options.format = format_of_answer(model.format, *segments, !options.tools.empty());
-  if (request.params.structured && !options.tools.empty()) {
-    call.fail({.message = "tools that may be called and structured output exclude each other; set "
-                          "tool_choice to none or leave one out"});
-    return false;
-  }
+  auto structured = structured_calls(request, options.format.tools);
+  auto* structure = call.value_or_fail(structured);
+  if (structure == nullptr) return false;
+  request.params.structured = std::move(*structure);
   options.prompts.emplace_back().ids =
       model.service.tokenizer().encode(*segments, request.add_special_tokens);
   return true;
@@ -185,6 +191,7 @@ void start_generation(const Call& call, std::shared_ptr<const ServedModel> model
   auto made = service_requests(request, *options, *model);
   std::vector<ServiceRequest>* choices = call.value_or_fail(made);
   if (choices == nullptr) return;
+  std::string ignored = ignored_fields(request, *model);
   // Without the body, which may be megabytes: the call is kept as long as the answer takes.
   Generation::start({.context = call.context,
                      .route = call.route,
@@ -192,7 +199,7 @@ void start_generation(const Call& call, std::shared_ptr<const ServedModel> model
                      .exchange = call.exchange,
                      .arrived = call.arrived,
                      .skipped_tools = request.skipped_tools,
-                     .ignored_fields = fmt::format("{}", fmt::join(request.unknown.names, ","))},
+                     .ignored_fields = std::move(ignored)},
                     std::move(model),
                     {.options = std::move(options),
                      .writer = std::move(writer),

@@ -30,9 +30,10 @@ std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,
 bool may_wait(const Call& call, const ServedModel& model, const api::CommonRequest& request,
               size_t num_prompts);
 
-// Renders and tokenizes a chat, and sets what follows from it: prompts, format, tools. False, with
-// 400, as of may_wait, and for what the template refuses.
-bool take_conversation(const Call& call, const ServedModel& model, const api::ChatRequest& request,
+// Renders and tokenizes a chat, and sets what follows from it: prompts, format, tools, and the
+// structure of calls. False, with 400, as of may_wait, for what the template refuses, and for
+// errors of structured_calls.
+bool take_conversation(const Call& call, const ServedModel& model, api::ChatRequest& request,
                        api::AnswerOptions& options);
 
 // The tokens of the prompt that the request would have. Nothing after answering with an error.

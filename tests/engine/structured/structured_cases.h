@@ -39,6 +39,44 @@ inline StructuredOutput schema_of(std::string text) {
   return {.kind = StructureKind::kJsonSchema, .text = std::move(text)};
 }
 
+// Calls of one function, which are <"f":{"a":N}>; free text around them unless they must come.
+inline StructuredOutput calls_of(bool is_required) {
+  StructuredCalls calls{
+      .form = {.begin = "<", .middle = ":", .end = ">", .between = ",", .marker = "<"},
+      .functions = {{.name = "f",
+                     .parameters = R"({"properties":{"a":{"type":"integer","minimum":0,
+                         "maximum":99}},"required":["a"],"additionalProperties":false})",
+                     .place = "tools[0]"}},
+      .is_required = is_required};
+  StructuredOutput structure{.kind = StructureKind::kCalls};
+  structure.calls = std::make_shared<const StructuredCalls>(std::move(calls));
+  return structure;
+}
+
+// Whether each < of the text begins a call; if they must come, there is nothing else.
+inline bool has_whole_calls(std::string_view text, bool is_required) {
+  size_t num_calls = 0;
+  while (true) {
+    const size_t begin = text.find('<');
+    if (begin == text.npos) break;
+    const size_t end = text.find('>', begin);
+    const std::string_view before = text.substr(0, begin);
+    if (is_required && before != (num_calls == 0 ? "" : ",") && before != "\n" &&
+        before != "\n\n") {
+      return false;
+    }
+    const std::string_view call = text.substr(begin, end - begin);
+    if (end == text.npos || !call.starts_with("<\"f\":{")) return false;
+    const auto arguments = nlohmann::json::parse(call.substr(5), nullptr, false);
+    if (!arguments.is_object() || arguments.size() != 1 || !arguments["a"].is_number_unsigned()) {
+      return false;
+    }
+    text.remove_prefix(end + 1);
+    ++num_calls;
+  }
+  return !is_required || (num_calls > 0 && text.empty());
+}
+
 inline std::vector<StructuredCase> structured_cases() {
   using nlohmann::json;
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -90,6 +128,8 @@ inline std::vector<StructuredCase> structured_cases() {
        }},
       {{.kind = StructureKind::kJsonObject},
        json_that([](const json& v) { return v.is_object(); })},
+      {calls_of(true), [](const std::string& text) { return has_whole_calls(text, true); }},
+      {calls_of(false), [](const std::string& text) { return has_whole_calls(text, false); }},
   };
 }
 

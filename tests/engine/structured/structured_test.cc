@@ -154,6 +154,26 @@ TEST_F(Structured, ThoughtsAreFree) {
   EXPECT_GT(num_thoughts, 0);
 }
 
+// Calls come after the thought, too.
+TEST_F(Structured, CallsFollowThoughts) {
+  StructuredOutput structure = testing::calls_of(true);
+  structure.thought_begin = "(";
+  structure.thought_end = ")";
+  structure.starts_in_thought = true;
+  int num_ended = 0;
+  for (int64_t seed = 0; seed < 12; ++seed) {
+    Job job = job_of(structure, seed);
+    job.params.max_tokens = 200;
+    job.params.logit_bias = {{')', 4.0f}};
+    const RequestOutput output = run_engine(tiny_options(kStructuredModel), {job})[0];
+    if (output.finish_reason != FinishReason::kStop) continue;
+    ++num_ended;
+    const std::string calls = output.text.substr(output.text.find(')') + 1);
+    EXPECT_TRUE(testing::has_whole_calls(calls, true)) << output.text;
+  }
+  EXPECT_GT(num_ended, 0);
+}
+
 TEST_F(Structured, ConflictsAreNamed) {
   const StructuredOutput yes{.kind = StructureKind::kChoice, .text = {}, .choices = {"yes"}};
   Job job = job_of(yes);

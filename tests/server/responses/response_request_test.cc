@@ -188,11 +188,18 @@ TEST(ResponseRequest, AsksForLogprobs) {
   EXPECT_EQ(top.facts.top_logprobs, 3);
 }
 
-// strict is OpenAI's default here: what a client says is repeated, and listed as ignored.
-TEST(ResponseRequest, ListsStrictAmongTheIgnoredFields) {
-  const ResponseRequest strict =
-      request(R"("input":"a","tools":[{"type":"function","name":"f","strict":true}])");
-  EXPECT_EQ(strict.unknown.names, std::vector<std::string>{"tools.strict"});
+// strict is OpenAI's default here; only a client that says it gets it.
+TEST(ResponseRequest, ReadsWhichCallsThereMustBe) {
+  const std::string tools =
+      R"("input":"a","tools":[{"type":"function","name":"e"},{"type":"namespace","name":"n",)"
+      R"("tools":[{"type":"function","name":"f","strict":true}]}])";
+  EXPECT_EQ(request(tools).strict_tools, std::vector<std::string>{"n__f"});
+  EXPECT_TRUE(request(tools).unknown.names.empty());
+  const ResponseRequest named = request(tools + R"(,"tool_choice":{"type":"function","name":"e"})");
+  EXPECT_EQ(named.tool_choice, ToolChoice::kNamed);
+  EXPECT_EQ(named.allowed_tools, std::vector<std::string>{"e"});
+  EXPECT_EQ(named.facts.tool_choice.dump(), R"({"type":"function","name":"e"})");
+  EXPECT_EQ(request(tools + R"(,"tool_choice":"required")").facts.tool_choice, "required");
 }
 
 // Members, the `param` of the error, and a part of its text.
@@ -227,8 +234,11 @@ TEST(ResponseRequest, Errors) {
         Case{R"("input":"a","instructions":7)", "instructions", "instructions is 7"},
         Case{R"("input":"a","max_output_tokens":0)", "max_output_tokens", "0"},
         Case{R"("input":"a","max_tokens":5)", "max_tokens", "give max_output_tokens"},
-        Case{R"("input":"a","tool_choice":"required")", "tool_choice", "\"required\""},
-        Case{R"("input":"a","tool_choice":{"type":"function","name":"f"})", "tool_choice", ""},
+        Case{R"("input":"a","tool_choice":"required")", "tool_choice", "there are no tools"},
+        Case{R"("input":"a","tool_choice":{"type":"function","name":"f"})", "tool_choice",
+             "\"f\", which is not among tools"},
+        Case{R"("input":"a","tool_choice":{"type":"web_search"})", "tool_choice.type",
+             "\"web_search\""},
         Case{R"("input":"a","tools":[{"name":"f"}])", "tools", "tools[0].type is missing"},
         Case{R"("input":"a","tools":[{"type":"function"}])", "tools", "tools[0].name"},
         Case{R"("input":"a","tools":[{"type":"function","name":"f","parameters":[]}])", "tools",

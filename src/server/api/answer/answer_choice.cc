@@ -131,9 +131,8 @@ void AnswerChoice::finish(const RequestOutput& output) {
   const bool aborted = output.finish_reason == FinishReason::kCancelled;
   // What comes after the only call is left out, and so is how it ended.
   const bool calls = is_full_ || (scanner_.has_call() && end_of(output) == AnswerEnd::kModel);
-  finish_reason_ = calls     ? "tool_calls"
-                   : aborted ? "abort"
-                             : finish_reason_name(output.finish_reason);
+  const char* const called = options_->named_call ? "stop" : "tool_calls";
+  finish_reason_ = calls ? called : aborted ? "abort" : finish_reason_name(output.finish_reason);
   if (output.finish_reason != FinishReason::kStop) return;
   const std::vector<int32_t>& ids = options_->stop_token_ids;
   if (!output.stop_reason.empty()) {

@@ -51,6 +51,7 @@ class AnswerChoice {
   bool is_full() const { return is_full_; }
   // "stop", "length", "tool_calls", "abort"; "" while it runs. It is "tool_calls" only if the model
   // ended the answer or the answer is full: what cut one off counts more than the calls before it.
+  // The one call that the client has named is "stop".
   const std::string& finish_reason() const { return finish_reason_; }
   // The stop string or the stop id of the request that ended it; null otherwise.
   const nlohmann::ordered_json& stop_reason() const { return stop_reason_; }

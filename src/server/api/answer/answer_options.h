@@ -61,6 +61,8 @@ struct AnswerOptions {
   uint64_t call_seed = 0;        // random; the ids of calls are made from it
   // The answer ends with its first complete call; what the model writes after it is left out.
   bool single_call = false;
+  // The client has named the one function that is called: OpenAI's chats then end with "stop".
+  bool named_call = false;
 
   // Numbers of likeliest tokens. The outputs may have more; a chat's 0 prints the chosen ones.
   std::optional<int32_t> logprobs;

@@ -241,14 +241,15 @@ Json chat_messages(Json&& system, Json&& messages) {
   return all.take();
 }
 
-Json chat_tools(Json&& tools, std::string& skipped, UnknownFields& unknown) {
+Json chat_tools(Json&& tools, std::string& skipped, std::vector<std::string>& strict) {
   Json functions = Json::array();
   SkippedTypes others;
-  if (std::ranges::any_of(tools, is_strict)) unknown.add("tools.strict");
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string place = fmt::format("tools[{}]", i);
     if (is_function(tools[i], place)) {
+      const bool is_held = is_strict(tools[i]);
       functions.push_back(function_of(tools[i], place));
+      if (is_held) strict.push_back(functions.back()["function"]["name"].get<std::string>());
       continue;
     }
     others.add(text_of(tools[i], "type", place));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "server/api/request/field.h"
 
@@ -22,8 +23,8 @@ namespace sluice::api {
 Json chat_messages(Json&& system, Json&& messages);
 
 // Tools as functions. Types that run on Anthropic's servers, or whose schemas only its models know,
-// are left out; `skipped` becomes their SkippedTypes, and strict is added to `unknown`. REQUIRES: a
-// list of objects.
-Json chat_tools(Json&& tools, std::string& skipped, UnknownFields& unknown);
+// are left out; `skipped` becomes their SkippedTypes, and `strict` gets the names of those that are
+// strict. REQUIRES: a list of objects.
+Json chat_tools(Json&& tools, std::string& skipped, std::vector<std::string>& strict);
 
 }  // namespace sluice::api

@@ -14,6 +14,7 @@
 #include "server/api/request/field_rows.h"
 #include "server/api/request/item_schemas.h"
 #include "server/api/request/structure_fields.h"
+#include "server/api/request/tool_choice.h"
 
 namespace sluice::api {
 namespace {
@@ -25,7 +26,7 @@ struct MessagesBody : ChatRequest {
 };
 
 constexpr std::array kThinkingTypes = {"enabled", "adaptive", "between_tools", "disabled"};
-constexpr std::array kChoiceTypes = {"auto", "none"};
+constexpr std::array kChoiceTypes = {"auto", "any", "tool", "none"};
 
 constexpr OptionFacts type_facts(std::span<const char* const> types) {
   return {
@@ -40,6 +41,7 @@ constexpr std::array kThinkingFields = {
 
 constexpr std::array kChoiceFields = {
     type_facts(kChoiceTypes),
+    OptionFacts{.name = "name", .kind = OptionKind::kText, .when_unset = "needed by tool"},
     OptionFacts{.name = "disable_parallel_tool_use", .kind = OptionKind::kFlag},
 };
 
@@ -82,7 +84,8 @@ Fields<MessagesBody> make_fields(bool needs_max_tokens) {
        .help = "functions that the answer may call; 4 MiB at most",
        .field = {.form = FieldForm::kObjects, .max_items = 512, .schema = kBlockToolSchema}}));
   fields.push_back(message_json<&Body::choice>(
-      object_facts("tool_choice", kChoiceFields, "auto", "whether the answer may call tools")));
+      object_facts("tool_choice", kChoiceFields, "auto",
+                   "whether the answer may call tools, must, or which one")));
   fields.push_back(message_json<&Body::thinking>(object_facts(
       "thinking", kThinkingFields, "as the template has it", "whether thoughts are asked for")));
   fields.push_back(
@@ -123,9 +126,21 @@ std::string_view type_of(const Json& object, std::string_view name) {
   return type->get_ref<const std::string&>();
 }
 
+// The words are Anthropic's; what they ask for is what chats ask for.
 void take_choice(MessagesBody& body) {
   if (body.choice.is_null()) return;
-  if (type_of(body.choice, "tool_choice") == "none") body.tool_choice = ToolChoice::kNone;
+  const std::string_view type = type_of(body.choice, "tool_choice");
+  if (type == "none") body.tool_choice = ToolChoice::kNone;
+  if (type == "any") body.tool_choice = ToolChoice::kRequired;
+  if (type == "tool") {
+    const auto name = body.choice.find("name");
+    if (name == body.choice.end() || name->is_null()) {
+      refuse_field("tool_choice", "tool_choice.name is missing; the type tool must have it");
+    }
+    body.tool_choice = ToolChoice::kNamed;
+    body.allowed_tools = {name->get<std::string>()};
+  }
+  check_tool_choice(body);
   const auto single = body.choice.find("disable_parallel_tool_use");
   body.parallel_tool_calls = single == body.choice.end() || *single != true;
 }
@@ -151,8 +166,9 @@ void check(MessagesBody& body) {
   if (!body.thinking.is_null()) {
     conversation.enable_thinking = type_of(body.thinking, "thinking") != "disabled";
   }
-  conversation.tools = chat_tools(std::move(conversation.tools), body.skipped_tools, body.unknown);
-  check_tools(conversation.tools, body.unknown);
+  conversation.tools =
+      chat_tools(std::move(conversation.tools), body.skipped_tools, body.strict_tools);
+  check_tools(conversation.tools);
   take_choice(body);
   conversation.messages = chat_messages(std::move(body.system), std::move(conversation.messages));
   if (conversation.messages.empty()) {

@@ -63,14 +63,12 @@ Json parse_body(std::string_view body) {
 }
 
 // Their text is measured as it would be written without spaces.
-void check_tools(Json& tools, UnknownFields& unknown) {
+void check_tools(Json& tools) {
   if (tools.empty()) {
     tools = nullptr;
     return;
   }
   for (size_t i = 0; i < tools.size(); ++i) check_function(tools[i], i);
-  const auto strict = [](const Json& tool) { return is_strict(tool.at("function")); };
-  if (std::ranges::any_of(tools, strict)) unknown.add("tools.function.strict");
   const size_t num_bytes = tools.dump().size();
   if (num_bytes <= kMaxToolBytes) return;
   refuse_field("tools", fmt::format("tools has {} bytes; it must have at most {}", num_bytes,

@@ -25,11 +25,9 @@ http::Fault fault_of_field(const Error& error);
 Json parse_body(std::string_view body);
 
 // Checks tools in OpenAI's form: their functions, names and size. An empty list becomes null.
-// strict is added to `unknown`.
-void check_tools(Json& tools, UnknownFields& unknown);
+void check_tools(Json& tools);
 
-// Whether a tool or its function promises that arguments follow the schema. Nothing here makes
-// answers follow a schema, so readers of tools list it among the ignored fields, once.
+// Whether a tool or its function says that arguments are held to the schema.
 bool is_strict(const Json& object);
 
 // Leaves out variables that the template does not read; `unknown` gets their names.

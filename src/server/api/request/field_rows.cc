@@ -5,7 +5,6 @@
 namespace sluice::api {
 namespace {
 
-constexpr std::array kToolChoices = {"none", "auto"};  // by ToolChoice
 constexpr std::array kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
 }  // namespace
@@ -32,14 +31,6 @@ OptionFacts effort_facts(std::string_view name) {
           .choices = kEfforts,
           .when_unset = "as the template has it",
           .help = "none asks for an answer without thoughts"};
-}
-
-OptionFacts tool_choice_facts() {
-  return {.name = "tool_choice",
-          .kind = OptionKind::kChoice,
-          .choices = kToolChoices,
-          .when_unset = "auto",
-          .help = "whether the answer may call tools"};
 }
 
 OptionFacts template_kwargs_facts() {

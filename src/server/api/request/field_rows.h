@@ -30,7 +30,6 @@ OptionFacts renamed(OptionFacts facts, std::string_view name, std::string_view w
 OptionFacts max_tokens_facts(std::string_view name, int64_t min, std::string_view when_unset);
 // How long the model may think.
 OptionFacts effort_facts(std::string_view name);
-OptionFacts tool_choice_facts();
 OptionFacts template_kwargs_facts();
 
 // Fields without a value to store.

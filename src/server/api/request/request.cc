@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "server/api/request/body_reader.h"
+#include "server/api/request/tool_choice.h"
 
 namespace sluice::api {
 namespace {
@@ -43,9 +44,8 @@ void check_completion(CompletionBody& body) {
 }
 
 // add_generation_prompt is true unless a message goes on; only a body that asks for both is wrong.
-void check_conversation(Conversation& conversation, const std::optional<bool>& begin_answer,
-                        UnknownFields& unknown) {
-  check_tools(conversation.tools, unknown);
+void check_conversation(Conversation& conversation, const std::optional<bool>& begin_answer) {
+  check_tools(conversation.tools);
   conversation.add_generation_prompt = begin_answer.value_or(!conversation.continue_final_message);
   if (!conversation.add_generation_prompt || !conversation.continue_final_message) return;
   refuse_field("continue_final_message",
@@ -63,7 +63,12 @@ void check_chat(ChatBody& body) {
                                              *body.top_logprobs));
   }
   if (body.logprobs) body.params.logprobs = body.top_logprobs.value_or(0);
-  check_conversation(body.conversation, body.add_generation_prompt, body.unknown);
+  check_conversation(body.conversation, body.add_generation_prompt);
+  for (const Json& tool : body.conversation.tools) {
+    const Json& function = tool.at("function");
+    if (is_strict(function)) body.strict_tools.push_back(function.at("name").get<std::string>());
+  }
+  check_tool_choice(body);
 }
 
 template <typename Body>
@@ -75,7 +80,7 @@ void check_input(Body& body) {
   }
   body.add_special_tokens = body.asked_special_tokens.value_or(!has_messages);
   if (has_messages) {
-    check_conversation(body.conversation, body.add_generation_prompt, body.unknown);
+    check_conversation(body.conversation, body.add_generation_prompt);
     body.input = std::move(body.conversation);
   } else {
     body.input = *std::move(body.prompt);

@@ -65,7 +65,7 @@ struct CommonRequest {
   // Types of tools that were left out since they run on the servers of others, for the log.
   std::string skipped_tools;
   // Ignored, and listed in the log: members that no table has, variables that the template does not
-  // read, strict of tools.
+  // read.
   UnknownFields unknown;
 };
 
@@ -93,15 +93,22 @@ struct Conversation {
   bool continue_final_message = false;
 };
 
-enum class ToolChoice { kNone, kAuto };
+enum class ToolChoice {
+  kNone,
+  kAuto,
+  kRequired,  // at least one call
+  kNamed,     // one call, of the function in allowed_tools
+};
 
 struct ChatRequest : CommonRequest {
   ChatRequest() { add_special_tokens = false; }
 
   Conversation conversation;
   ToolChoice tool_choice = ToolChoice::kAuto;
-  bool parallel_tool_calls = true;  // false: at most one call in an answer
-  bool include_reasoning = true;    // false: the answer has no thoughts
+  std::vector<std::string> allowed_tools;  // functions that may be called; empty: all
+  std::vector<std::string> strict_tools;   // functions whose schemas arguments are held to
+  bool parallel_tool_calls = true;         // false: at most one call in an answer
+  bool include_reasoning = true;           // false: the answer has no thoughts
 };
 
 struct TokenizeRequest {

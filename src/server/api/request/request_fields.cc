@@ -7,6 +7,7 @@
 #include "server/api/request/field_rows.h"
 #include "server/api/request/item_schemas.h"
 #include "server/api/request/structure_fields.h"
+#include "server/api/request/tool_choice.h"
 #include "sluice/pin_info.h"
 
 namespace sluice::api {
@@ -162,7 +163,8 @@ Fields<ChatBody> make_chat_fields() {
       option_field<&Body::top_logprobs, Body>(renamed(kLogprobsRow.facts, "top_logprobs", "0")));
   fields.push_back(option_field<&CommonRequest::add_special_tokens, Body>(
       flag_facts("add_special_tokens", "false", "beside those of the template")));
-  fields.push_back(option_field<&ChatRequest::tool_choice, Body>(tool_choice_facts()));
+  fields.push_back(
+      {tool_choice_facts(), [](Body& body, Json&& value) { take_tool_choice(body, value); }});
   fields.push_back(option_field<&ChatRequest::parallel_tool_calls, Body>(
       flag_facts("parallel_tool_calls", "true", "false: one call in an answer")));
   fields.push_back(option_field<&ChatRequest::include_reasoning, Body>(

@@ -37,7 +37,7 @@ struct ResponseFacts {
   Json format;  // of the text
   // Those of the tools that the model is told of.
   Json tools = Json::array();
-  std::string tool_choice = "auto";
+  Json tool_choice = "auto";
   bool parallel_tool_calls = true;
   // As they are used, with the defaults of the model.
   int32_t top_logprobs = 0;

@@ -9,6 +9,7 @@
 #include "server/api/request/field_rows.h"
 #include "server/api/request/item_schemas.h"
 #include "server/api/request/structure_fields.h"
+#include "server/api/request/tool_choice.h"
 
 namespace sluice::api {
 namespace {
@@ -77,8 +78,8 @@ void set_reasoning(ResponseBody& body, Json&& value) {
 }
 
 void set_tool_choice(ResponseBody& body, Json&& value) {
-  body.tool_choice = value == "none" ? ToolChoice::kNone : ToolChoice::kAuto;
-  body.facts.tool_choice = value.get<std::string>();
+  take_tool_choice(body, value);
+  body.facts.tool_choice = std::move(value);
 }
 
 void set_parallel(ResponseBody& body, Json&& value) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/api/request/body_reader.h"
+#include "server/api/request/tool_choice.h"
 #include "server/api/responses/response_fields.h"
 #include "server/api/responses/response_input.h"
 #include "server/api/responses/response_tools.h"
@@ -13,9 +14,11 @@ namespace {
 
 // Tools before messages: a body with many large tools is refused before its input is copied.
 void check_response(ResponseBody& body) {
-  ResponseTools tools = read_tools(body.conversation.tools, body.unknown);
+  ResponseTools tools = read_tools(body.conversation.tools);
   body.conversation.tools = std::move(tools.functions);
-  check_tools(body.conversation.tools, body.unknown);
+  check_tools(body.conversation.tools);
+  body.strict_tools = std::move(tools.strict);
+  check_tool_choice(body);
   body.facts.tools = std::move(tools.told);
   body.facts.in_spaces = std::move(tools.in_spaces);
   body.skipped_tools = std::move(tools.skipped);

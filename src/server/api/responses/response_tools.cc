@@ -32,8 +32,6 @@ class ToolReader {
     tools_.told.push_back(tool);
   }
 
-  bool has_strict() const { return has_strict_; }
-
   ResponseTools take() {
     tools_.skipped = skipped_.take();
     return std::move(tools_);
@@ -72,7 +70,7 @@ class ToolReader {
       refuse_field(place, fmt::format("tools has more than {} functions", kMaxFunctions));
     }
     if (!space.empty()) tools_.in_spaces[flat] = {space, name};
-    has_strict_ |= is_strict(tool);
+    if (is_strict(tool)) tools_.strict.push_back(flat);
     Json function;
     function["name"] = flat;
     const std::string description = optional_text(tool, "description", place);
@@ -91,15 +89,13 @@ class ToolReader {
   ResponseTools tools_;
   std::set<std::string> names_;
   SkippedTypes skipped_;
-  bool has_strict_ = false;
 };
 
 }  // namespace
 
-ResponseTools read_tools(const Json& tools, UnknownFields& unknown) {
+ResponseTools read_tools(const Json& tools) {
   ToolReader reader;
   for (size_t i = 0; i < tools.size(); ++i) reader.add(tools[i], fmt::format("tools[{}]", i));
-  if (reader.has_strict()) unknown.add("tools.strict");
   return reader.take();
 }
 

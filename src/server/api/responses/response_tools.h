@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "server/api/request/field.h"
 #include "server/api/responses/response_facts.h"
@@ -15,13 +16,14 @@ struct ResponseTools {
   Json functions = Json::array();  // of a chat; those of namespaces have their flat_name
   Json told = Json::array();       // the tools, as they were given, that have these functions
   std::map<std::string, SpacedName> in_spaces;
+  std::vector<std::string> strict;  // by flat_name: those whose arguments are held to the schema
   // The SkippedTypes of all others: tools that only OpenAI's servers have. Agents send them unasked
   // and do without, so they are left out and not refused.
   std::string skipped;
 };
 
-// `tools`: a list of objects. strict of functions is added to `unknown`. Errors: those of
-// refuse_field, for functions without a name, two with the same flat_name, and more than 512.
-ResponseTools read_tools(const Json& tools, UnknownFields& unknown);
+// `tools`: a list of objects. Errors: those of refuse_field, for functions without a name, two with
+// the same flat_name, and more than 512.
+ResponseTools read_tools(const Json& tools);
 
 }  // namespace sluice::api
