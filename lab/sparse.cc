@@ -166,7 +166,7 @@ ordered_json command_json(const BenchSparseCommand& command, const Inputs& input
 }  // namespace
 
 int bench_sparse(const BenchSparseCommand& command) {
-  const ModelSummary model = summarize_model(command.engine.model);
+  const ModelSummary model = summarize_model(command.engine.model, command.engine.kv.cache_dtype);
   const std::vector<NamedPolicy> policies = policies_of(command);
   Inputs inputs;
   if (!command.replay.empty()) inputs.replay = read_lists(command, policies);

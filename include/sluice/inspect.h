@@ -29,7 +29,7 @@ struct ModelSummary {
   int64_t max_position_embeddings = 0;
   std::string rope;  // "llama3, factor 8 over 8192" or "none"
   bool tied_embeddings = false;
-  size_t kv_bytes_per_token = 0;
+  size_t kv_bytes_per_token = 0;  // with the KvCacheDtype that was asked about
 };
 
 // One line of the memory plan.
@@ -49,6 +49,7 @@ struct MemoryPlan {
   int64_t num_blocks = 0;           // of the KV cache
   int32_t block_size = 0;           // tokens
   int64_t max_model_len = 0;        // longest request that fits
+  std::string kv_cache_dtype;       // "bf16" or "fp8_e4m3"; never "auto"
   std::string kv_offload;           // "off", "chunked" or "layerwise"; never "auto"
   // What device memory keeps of offloaded KV beside ring, stage and tails: "all blocks", "hot
   // pages", "blocks that stay" or "none"; empty with KV on the device. A note says why.
@@ -91,7 +92,8 @@ void require_chat_template(const EngineOptions& options, const ChatOptions& chat
 
 // Reads the headers, and a tied head as check_model. Errors: kModel, kUnsupported as LLM's
 // constructor gives them.
-ModelSummary summarize_model(const std::string& model_dir);
+ModelSummary summarize_model(const std::string& model_dir,
+                             KvCacheDtype kv_cache_dtype = KvCacheDtype::kAuto);
 
 // The plan that LLM's constructor would follow with these options.
 MemoryPlan plan_memory(const EngineOptions& options);

@@ -28,9 +28,25 @@ constexpr const char* kv_offload_name(KvOffload mode) {
   return kKvOffloadNames[static_cast<size_t>(mode)];
 }
 
-// An empty field takes the default that its comment gives. No field changes results, within the
-// limits of invariant 7 (docs/architecture.md).
+// How keys and values are kept (vLLM's names).
+enum class KvCacheDtype {
+  kAuto,      // kBFloat16
+  kBFloat16,  // as they are computed
+  kFp8,       // kFp8E4m3
+  kFp8E4m3,   // rounded to FP8 when they are written: half the bytes; what is computed with them
+              // stays bf16
+};
+
+inline constexpr const char* kKvCacheDtypeNames[] = {"auto", "bfloat16", "fp8", "fp8_e4m3"};
+
+constexpr const char* kv_cache_dtype_name(KvCacheDtype dtype) {
+  return kKvCacheDtypeNames[static_cast<size_t>(dtype)];
+}
+
+// An empty field takes the default that its comment gives. Only `cache_dtype` changes results,
+// within the limits of invariant 7 (docs/architecture.md).
 struct KvOptions {
+  KvCacheDtype cache_dtype = KvCacheDtype::kAuto;
   KvOffload offload = KvOffload::kAuto;
   std::optional<int32_t> block_size;  // tokens of a block; empty: 256, offloaded 1024
   // Size of the KV cache on the device, for kOff. Empty: what gpu_memory_utilization leaves.
@@ -58,6 +74,13 @@ inline constexpr int32_t kMaxSlotBlocks = 1 << 16;
 
 // Options of resident and of offloaded KV.
 inline constexpr std::array kKvOptionRows = {
+    option_row<&KvOptions::cache_dtype>(
+        {.name = "kv_cache_dtype",
+         .kind = OptionKind::kChoice,
+         .choices = kKvCacheDtypeNames,
+         .when_unset = "auto",
+         .help = "keys and values: bfloat16, or fp8 (fp8_e4m3), which takes half the bytes and "
+                 "rounds them once; auto is bfloat16"}),
     option_row<&KvOptions::block_size>({.name = "block_size",
                                         .min = kMinBlockTokens,
                                         .max = kMaxBlockTokens,

@@ -18,7 +18,7 @@ nb::str inspect(const Keywords& options) {
   std::string text;
   {
     const nb::gil_scoped_release release;
-    const ModelSummary model = summarize_model(engine.model);
+    const ModelSummary model = summarize_model(engine.model, engine.kv.cache_dtype);
     text = json_text(inspect_json(model, check_model(engine), plan_memory(engine)));
   }
   return to_text(text);

@@ -82,7 +82,8 @@ std::string describe_plan(const MemoryPlan& plan, const std::vector<std::string>
   table.add({plan.host_is_limited ? "container's limit" : "total", "host",
              size(plan.host_memory_bytes), ""});
   table.add({"available now", "host", size(plan.host_available_bytes), ""});
-  std::string text = table.to_string() + "\nKV offload: " + plan.kv_offload + "\n";
+  std::string text = table.to_string() + "\nKV cache: " + plan.kv_cache_dtype +
+                     "\nKV offload: " + plan.kv_offload + "\n";
   if (!plan.kv_on_device.empty()) text += "KV kept on the device: " + plan.kv_on_device + "\n";
   for (const std::string& note : plan.notes) text += note + "\n";
   for (const std::string& warning : warnings) text += "warning: " + warning + "\n";
@@ -151,7 +152,7 @@ std::string describe_fit(const InspectCommand& command, const ModelSummary& mode
 }  // namespace
 
 int inspect(const InspectCommand& command) {
-  const ModelSummary model = summarize_model(command.engine.model);
+  const ModelSummary model = summarize_model(command.engine.model, command.engine.kv.cache_dtype);
   if (command.fit) {
     write_result(describe_model(model) + "\n" + describe_fit(command, model));
     return kExitOk;

@@ -8,6 +8,7 @@
 #include "engine/plan/engine_plan.h"
 #include "engine/plan/model_check.h"
 #include "io/model_directory.h"
+#include "kv/kv_layout.h"
 #include "model/model_config.h"
 
 namespace sluice {
@@ -53,7 +54,7 @@ class AbsentGpu final : public Device {
 
 }  // namespace
 
-ModelSummary summarize_model(const std::string& model_dir) {
+ModelSummary summarize_model(const std::string& model_dir, KvCacheDtype kv_cache_dtype) {
   EngineOptions options;
   options.model = model_dir;
   const ModelConfig config = read_config_for_weights(options, ModelDirectory(model_dir));
@@ -70,7 +71,7 @@ ModelSummary summarize_model(const std::string& model_dir) {
   summary.max_position_embeddings = max_positions(config);
   summary.rope = describe_rope(config.rope);
   summary.tied_embeddings = config.tie_word_embeddings;
-  summary.kv_bytes_per_token = config.kv_bytes_per_token();
+  summary.kv_bytes_per_token = config.kv_bytes_per_token(kv_element_of(kv_cache_dtype));
   return summary;
 }
 

@@ -84,9 +84,9 @@ void TraceRecorder::tap(Stream& stream, const std::string& name, int64_t /*row_b
 void TraceRecorder::tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
                            const BlockBytes& bytes_of) {
   const KvBlockShape& shape = layout.block;
-  expect_kv_element("trace", shape, KvElement::kBFloat16);
   const Buffer host = device_.allocate(shape.block_bytes(), MemoryKind::kPinned);
   const KvBlocksView copy{.base = host.data(), .num_blocks = 1, .shape = shape};
+  std::vector<BFloat16> row(static_cast<size_t>(shape.head_dim));
   for (const LayerId layer : layout.layers()) {
     TapTensor k{.name = fmt::format("layer.{}.k", layer.value),
                 .shape = {kv.num_tokens(), shape.num_kv_heads, shape.head_dim},
@@ -99,8 +99,10 @@ void TraceRecorder::tap_kv(Stream& stream, const KvLayout& layout, const Sequenc
       stream.synchronize();
       for (int32_t token = 0; token < block.num_valid_tokens; ++token) {
         for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-          append_floats(copy.keys<BFloat16>(0, head, token), shape.head_dim, k.data);
-          append_floats(copy.values<BFloat16>(0, head, token), shape.head_dim, v.data);
+          copy_key(copy, 0, head, token, row);
+          append_floats(row.data(), shape.head_dim, k.data);
+          copy_value(copy, 0, head, token, row);
+          append_floats(row.data(), shape.head_dim, v.data);
         }
       }
     }

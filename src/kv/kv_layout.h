@@ -41,6 +41,12 @@ class LayerRange {
   int32_t num_layers_;
 };
 
+// The element of blocks that an option asks for.
+constexpr KvElement kv_element_of(KvCacheDtype dtype) {
+  const bool is_fp8 = dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4m3;
+  return is_fp8 ? KvElement::kE4m3 : KvElement::kBFloat16;
+}
+
 struct KvLayout {
   int32_t num_layers = 0;
   KvBlockShape block;

@@ -8,17 +8,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <string_view>
 
+#include "core/dtype.h"
 #include "core/kv_element.h"
 
 namespace sluice {
 
+inline constexpr int32_t kKvScaleTile = 16;  // tokens whose scales lie together: kAttentionTile
+
 // The shape of one block, which has no gaps inside: all sizes and offsets of KV come from here.
 //
-// An element with scales, one for each key and value of a head, keeps those of kAttentionTile
-// tokens behind the rows of these tokens: pages are whole tiles and thus stay contiguous, a half is
-// still num_tokens * token_bytes() long, and a tile begins at a multiple of 16 bytes.
+// An element with scales, one for each key and value of a head, keeps those of kKvScaleTile tokens
+// behind the rows of these tokens: pages are whole tiles and thus stay contiguous, a half is still
+// num_tokens * token_bytes() long, and a tile begins at a multiple of 16 bytes.
 struct KvBlockShape {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
@@ -32,8 +37,9 @@ struct KvBlockShape {
   }
   bool operator==(const KvBlockShape&) const = default;
 
-  // Units: bytes. The key, or the value, of one token and KV head.
-  size_t token_bytes() const { return static_cast<size_t>(head_dim) * kv_element_bytes(element); }
+  // Units: bytes. The key, or the value, of one token and KV head: its numbers, and all of it.
+  size_t row_bytes() const { return static_cast<size_t>(head_dim) * kv_element_bytes(element); }
+  size_t token_bytes() const { return row_bytes() + kv_scale_bytes(element); }
   // The keys, or the values, of one KV head; also of a page, whose shape has fewer tokens.
   size_t half_bytes() const { return static_cast<size_t>(block_tokens) * token_bytes(); }
   // Keys and values of all heads; the unit of every transfer.
@@ -41,12 +47,22 @@ struct KvBlockShape {
 
   // Units: bytes from the begin of a block to the key, or the value, of one of its tokens.
   size_t key_offset(int32_t kv_head, int32_t token = 0) const {
-    return 2 * static_cast<size_t>(kv_head) * half_bytes() +
-           static_cast<size_t>(token) * token_bytes();
+    return 2 * static_cast<size_t>(kv_head) * half_bytes() + row_offset(token);
   }
   // The values of a head follow its keys.
   size_t value_offset(int32_t kv_head, int32_t token = 0) const {
     return key_offset(kv_head, token) + half_bytes();
+  }
+  // From the begin of a half to the numbers of one of its tokens, and to their scale.
+  size_t row_offset(int32_t token) const {
+    const auto in_tile = static_cast<size_t>(token % kKvScaleTile);
+    return (static_cast<size_t>(token) - in_tile) * token_bytes() + in_tile * row_bytes();
+  }
+  // REQUIRES: an element with scales.
+  size_t scale_offset(int32_t token) const {
+    const auto in_tile = static_cast<size_t>(token % kKvScaleTile);
+    return (static_cast<size_t>(token) - in_tile) * token_bytes() + kKvScaleTile * row_bytes() +
+           in_tile;
   }
 };
 
@@ -72,9 +88,17 @@ struct KvBlocksView {
   }
 };
 
-// Called by everything that interprets the elements of blocks as those of type `has_kernel`, once
-// before a launch. What only moves blocks or pages takes any element.
+// Called by everything that interprets the elements of blocks, once before a launch, with those
+// that it can. What only moves blocks or pages takes any element.
 // Errors: kUnsupported naming `op` and the element, if it is another one.
-void expect_kv_element(std::string_view op, const KvBlockShape& shape, KvElement has_kernel);
+void expect_kv_element(std::string_view op, const KvBlockShape& shape,
+                       std::initializer_list<KvElement> has_kernels);
+
+// The key, or the value, of a token and KV head in memory of the host, whatever its element is:
+// head_dim numbers. For traces and tests: slow.
+void copy_key(const KvBlocksView& kv, int32_t index, int32_t kv_head, int32_t token,
+              std::span<BFloat16> to);
+void copy_value(const KvBlocksView& kv, int32_t index, int32_t kv_head, int32_t token,
+                std::span<BFloat16> to);
 
 }  // namespace sluice

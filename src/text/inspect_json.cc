@@ -43,6 +43,7 @@ nlohmann::ordered_json inspect_json(const ModelSummary& model, const ModelCheck&
             {"num_blocks", plan.num_blocks},
             {"block_size", plan.block_size},
             {"max_model_len", plan.max_model_len},
+            {"kv_cache_dtype", plan.kv_cache_dtype},
             {"kv_offload", plan.kv_offload},
             {"kv_on_device", plan.kv_on_device},
             {"notes", plan.notes},

@@ -40,6 +40,7 @@ inline const std::map<std::string, std::vector<Witness>> kWitnesses = {
       {{"--prefill-chunk-tokens", "128"}},
       {{"--gpu-memory-utilization", "0.5"}},
       {{"--enforce-eager"}},
+      {{"--kv-cache-dtype", "fp8"}},
       {{"--block-size", "64"}}}},
     {"sequences", {{{"--max-num-seqs", "3"}}}},
     {"stalls", {{{"--max-stall-ms", "100"}}}},

@@ -32,6 +32,8 @@ TEST(Options, EngineOptionsReachTheirFields) {
                                       "0.5",
                                       "--kv-cache-bytes",
                                       "4G",
+                                      "--kv-cache-dtype",
+                                      "fp8",
                                       "--no-prefix-caching",
                                       "--sparse-policy",
                                       "full+quest",
@@ -49,6 +51,7 @@ TEST(Options, EngineOptionsReachTheirFields) {
   EXPECT_EQ(engine.kv.block_size, 64);
   EXPECT_EQ(engine.gpu_memory_utilization, 0.5);
   EXPECT_EQ(engine.kv.cache_bytes, size_t{4} << 30);
+  EXPECT_EQ(engine.kv.cache_dtype, KvCacheDtype::kFp8);
   EXPECT_FALSE(engine.enable_prefix_caching);
   EXPECT_EQ(engine.sparse.policy, "full+quest");
   EXPECT_FALSE(engine.sparse.topk_tokens || engine.sparse.page_tokens || engine.sparse.sink_tokens);

@@ -69,6 +69,8 @@ struct AttentionRun {
   bool in_places = false;
   // One past the last token that may be seen, for every sequence; absent means all.
   std::optional<int32_t> kv_limit;
+  // Not null: makes the KV of each call from that of the problem.
+  KvBlocksView (*convert)(Machine& machine, const KvBlocksView& kv) = nullptr;
 };
 
 // The list of pages 0 to count - 1.
@@ -222,7 +224,10 @@ class AttentionProblem {
     Machine machine(run.num_threads);
     const TensorView out =
         machine.tensor(DType::kBF16, {shape_.num_rows(), shape_.num_q_heads(), shape_.head_dim});
-    const std::vector<AttentionArgs> parts = calls(machine, run);
+    std::vector<AttentionArgs> parts = calls(machine, run);
+    for (AttentionArgs& part : parts) {
+      if (run.convert != nullptr) part.kv = run.convert(machine, part.kv);
+    }
     // Twice: the first run gives the output, the second the state.
     AttentionState state;
     for (bool to_output : {true, false}) {

@@ -171,7 +171,7 @@ void write_comparison(const BenchCommand& command, const Comparison& comparison,
 // the mean context of the answer, for each step that decodes or verifies. What drafts read of it
 // depends on their policy and is left out.
 int bench_decode(const BenchDecodeCommand& command) {
-  const Work work(command.engine.model);
+  const Work work(command.engine);
   const Bound before = measure_memory_rate(command.engine);
   const auto kv_bytes = static_cast<double>(work.model.kv_bytes_per_token);
   const auto rates_of = [&](double prompt_tokens, const BatchCounts& counts) -> Rates {
@@ -197,7 +197,7 @@ int bench_decode(const BenchDecodeCommand& command) {
 
 // Work of a prompt: Work::prefill_flops.
 int bench_prefill(const BenchPrefillCommand& command) {
-  const Work work(command.engine.model);
+  const Work work(command.engine);
   const Bound before = measure_matmul_flops(command.engine);
   const auto rates_of = [&](double prompt_tokens, const BatchCounts& counts) -> Rates {
     return {.tokens = prompt_tokens * command.batch / counts.prefill_seconds,

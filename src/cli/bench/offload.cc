@@ -176,7 +176,7 @@ nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row
 
 int bench_offload(const BenchOffloadCommand& command) {
   // Everything is measured before a line is printed: shares need the reference rows.
-  const ModelSummary model = summarize_model(command.engine.model);
+  const ModelSummary model = summarize_model(command.engine.model, command.engine.kv.cache_dtype);
   std::vector<KvRow> rows = make_rows(command);
   const LinkRates link = measure_rows_and_link(&rows, model);
   nlohmann::ordered_json results = nlohmann::ordered_json::array();

@@ -114,7 +114,7 @@ std::vector<double> measure(const BenchThroughputCommand& command,
 }  // namespace
 
 int bench_throughput(const BenchThroughputCommand& command) {
-  const Work work(command.engine.model);
+  const Work work(command.engine);
   const std::vector<RequestSize> sizes =
       command.requests.empty()
           ? draw_sizes({.num_requests = command.num_requests,

@@ -15,8 +15,8 @@ struct Work {
   ModelSummary model;
   double table_elements;  // vocab_size * hidden_size: the embedding, and the head unless tied
 
-  explicit Work(const std::string& model_dir)
-      : model(summarize_model(model_dir)),
+  explicit Work(const EngineOptions& engine)
+      : model(summarize_model(engine.model, engine.kv.cache_dtype)),
         table_elements(static_cast<double>(model.vocab_size) * model.hidden_size) {}
 
   // Bytes of weights that a decode step reads: all except an embedding table that is not also the

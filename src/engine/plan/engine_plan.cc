@@ -12,6 +12,7 @@
 #include "attention/resident_kv.h"
 #include "core/error.h"
 #include "engine/plan/hot_page_choice.h"
+#include "engine/plan/kv_layout_choice.h"
 #include "engine/plan/memory_budget.h"
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/plan_search.h"
@@ -47,23 +48,11 @@ int64_t choose_max_model_len(const EngineOptions& options, const ModelConfig& co
   return asked;
 }
 
-KvLayout choose_kv_layout(const EngineOptions& options, const ModelConfig& config,
-                          KvOffload kv_offload) {
-  const int32_t by_mode =
-      kv_offload == KvOffload::kOff ? kDefaultBlockTokens : kDefaultOffloadedBlockTokens;
-  const int32_t block_tokens = options.kv.block_size.value_or(by_mode);
-  validate_block_tokens(block_tokens);
-  return {.num_layers = config.num_kv_layers(),
-          .block = {.num_kv_heads = config.attention().num_kv_heads,
-                    .head_dim = config.attention().padded_head_dim(),
-                    .block_tokens = block_tokens}};
-}
-
 // A plan of lengths, layout and memory, to which the later steps add what they choose.
 // Errors: kInvalidArgument for a length past the model's, and for pages that do not fit the blocks.
 EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {
   EnginePlan plan{.memory = find_memory_budget(input),
-                  .kv_layout = choose_kv_layout(input.options, input.config, kv_offload),
+                  .kv_layout = choose_kv_layout(input, kv_offload),
                   .kv_offload = kv_offload,
                   .max_model_len = choose_max_model_len(input.options, input.config)};
   for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
@@ -426,6 +415,7 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
     notes.insert(notes.end(), transfers.notes.begin(), transfers.notes.end());
   }
   plan_stalls(options, config, stall_rates(options, device), plan);
+  plan.memory.kv_cache_dtype = kv_element_name(plan.kv_layout.block.element);
   plan.memory.kv_offload = kv_offload_name(plan.kv_offload);
   add_policy_note(options, policies, plan);
   return plan;

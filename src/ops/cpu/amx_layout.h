@@ -13,6 +13,7 @@ namespace {
 constexpr int32_t kLanes = 16;         // query rows in a block, one a column
 constexpr int32_t kAmxChunkTiles = 8;  // tiles of KV that are prepared together
 constexpr int32_t kAmxQueryRows = 192;
+static_assert(kAmxChunkTiles <= kRoomTiles);
 constexpr int32_t kTileFloats = 256;  // a result tile: 16 x 16 f32, 1 KiB
 constexpr int32_t kAmxDepth = 32;     // channels of a full tile product
 
@@ -208,7 +209,7 @@ bool transpose_values(const TileSource& source, int32_t head_dim, uint16_t* to,
 void prepare_chunk(const AttentionItem& item, AmxChunk& chunk, const AmxChunk& next,
                    const AmxScratch& s) {
   for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
-    const TileSource source = tile_source(item, chunk.tiles[tile]);
+    const TileSource source = tile_source(item, chunk.tiles[tile], tile);
     TilePrefetch ahead;
     if (tile < next.num_tiles) ahead = TilePrefetch(item, next.tiles[tile]);
     prepare_keys(source, item.head_dim, tile, s, chunk);

@@ -10,12 +10,14 @@
 #include "ops/cpu/attention/columns.h"
 #include "ops/cpu/attention/kernel.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/kv_rows.h"
 #include "ops/cpu/thread_scratch.h"
 
 namespace sluice::cpu {
 namespace {
 
-static_assert(kTileTokens == kAttentionTile && kBitTileTokens == kMaskTileTokens);
+static_assert(kTileTokens == kAttentionTile && kBitTileTokens == kMaskTileTokens &&
+              kTileTokens == kKvScaleTile);
 
 // Items per thread: several, since items differ in length and the system may preempt a thread.
 constexpr int64_t kItemsPerThread = 8;
@@ -33,7 +35,6 @@ const AttentionKernel& kernel_of(CpuIsa isa) {
 // AttentionArgs as plain pointers, captured by value in the task.
 struct AttentionCall {
   AttentionItem item;        // the fields that all items share
-  size_t head_bytes;         // keys and values of a KV head in a block
   const int32_t* row_begin;  // [num_seqs + 1]
   const int32_t* first_pos;  // [num_seqs], as kv_begin and kv_end
   const int32_t* kv_begin;
@@ -118,7 +119,7 @@ AttentionCall make_call(const AttentionArgs& args) {
   item.block_stride_bytes = args.kv.stride_bytes;
   item.block_tokens = shape.block_tokens;
   item.half_bytes = shape.value_offset(0);
-  call.head_bytes = shape.key_offset(1);
+  item.token_bytes = static_cast<int32_t>(shape.token_bytes());
   item.scale = args.scale;
   item.first = args.first;
   item.last = args.last;
@@ -215,7 +216,7 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
   // A run from token 0 on has no state before it (AttentionArgs::first).
   item.first = item.first || (item.kv_begin == 0 && call.first_entry == 0);
   item.kv_end = call.kv_end[seq];
-  item.blocks += static_cast<size_t>(kv_head) * call.head_bytes;
+  item.blocks += static_cast<size_t>(kv_head) * 2 * item.half_bytes;
   if (item.block_table != nullptr) {
     const int64_t table =
         item.is_by_entry ? static_cast<int64_t>(seq) * call.num_kv_heads + kv_head : seq;
@@ -253,6 +254,12 @@ RowCut cut_rows(const AttentionCall& call, const AttentionKernel& kernel, int nu
   return {rows, runs_per_q_page, runs_per_q_page * max_q_pages};
 }
 
+// Bytes of the room of an item that reads e4m3; 0: KV is bf16.
+size_t room_bytes_of(const AttentionItem& item) {
+  if (item.token_bytes == item.head_dim * 2) return 0;
+  return static_cast<size_t>((kRoomTiles + 1) * kTileTokens * item.head_dim) * sizeof(uint16_t);
+}
+
 void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTeam& team) {
   const RowCut cut = cut_rows(call, kernel, team.num_threads());
   const int64_t per_run = static_cast<int64_t>(call.num_seqs) * call.num_kv_heads;
@@ -260,6 +267,7 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
   const size_t kernel_bytes =
       kernel.scratch_bytes(std::max(kernel.max_query_rows, call.item.group), call.item.head_dim);
   const size_t columns_bytes = column_scratch_bytes(call.columns, call.item.head_dim);
+  const size_t room_bytes = room_bytes_of(call.item);
   team.parallel_for(per_run * cut.num_runs, [&](int64_t index) {
     // The last rows of a causal sequence see most tokens: they start first, and short items at the
     // end balance the threads.
@@ -269,7 +277,9 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
     const RowRun run = cut.run(call, seq, run_index);
     if (run.num_rows <= 0) return;
     AttentionItem item = make_item(call, seq, kv_head, run);
-    std::byte* scratch = thread_scratch(columns_bytes + kernel_bytes);
+    std::byte* scratch = thread_scratch(room_bytes + columns_bytes + kernel_bytes);
+    if (room_bytes > 0) item.room = reinterpret_cast<uint16_t*>(scratch);
+    scratch += room_bytes;
     const AttentionItem columns = columns_of(call.columns, item, kv_head, scratch);
     if (columns.kv_end > 0) item.columns = &columns;
     kernel.run(item, scratch + columns_bytes);
@@ -279,7 +289,7 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
 }  // namespace
 
 void CpuOps::attention(Stream& stream, const AttentionArgs& args) const {
-  expect_kv_element("attention", args.kv.shape, KvElement::kBFloat16);
+  expect_kv_element("attention", args.kv.shape, kCpuElements);
   as_cpu(stream).submit("attention", [call = make_call(args), &kernel = kernel_of(isa_)](
                                          ThreadTeam& team) { run_call(call, kernel, team); });
 }

@@ -111,7 +111,7 @@ void load_chunk(const AttentionItem& item, const Chunk& chunk, const Chunk& next
                 const FmaScratch& s) {
   const int32_t head_dim = item.head_dim;
   for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
-    const TileSource source = tile_source(item, chunk.tiles[tile]);
+    const TileSource source = tile_source(item, chunk.tiles[tile], 0);
     TilePrefetch ahead;
     if (tile < next.num_tiles) ahead = TilePrefetch(item, next.tiles[tile]);
     Vector::transpose_keys(source.k, source.num_tokens, head_dim,

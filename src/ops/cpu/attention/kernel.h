@@ -14,6 +14,7 @@ namespace sluice {
 
 inline constexpr int32_t kTileTokens = 16;      // kAttentionTile
 inline constexpr int32_t kBitTileTokens = 128;  // kMaskTileTokens
+inline constexpr int32_t kRoomTiles = 8;        // keys of a chunk, that a kernel reads in place
 
 // The unit of work of a thread: consecutive rows of one sequence and the query heads of one KV
 // head. Strides are in elements. bf16 is passed as its bits.
@@ -36,6 +37,10 @@ struct AttentionItem {
   size_t block_stride_bytes = 0;
   size_t half_bytes = 0;  // from the keys of a head to its values
   int32_t block_tokens = 0;
+  int32_t token_bytes = 0;  // of a half: tile t of a block begins t * kTileTokens of them after it
+  // Not null: KV is in e4m3, and read into this room: the keys of kRoomTiles tiles, then the values
+  // of one.
+  uint16_t* room = nullptr;
   // By position; with is_by_entry, the place of page_ids[i] is entry i; null: page_ids[i] is block
   // i.
   const int32_t* block_table = nullptr;

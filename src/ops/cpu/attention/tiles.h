@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "ops/cpu/attention/kernel.h"
+#include "ops/e4m3.h"
 
 namespace sluice {
 namespace {
@@ -112,21 +113,52 @@ inline int32_t first_row_that_sees(const AttentionItem& item, int32_t position) 
   return max_of(0, min_of(item.num_rows, position - item.first_pos));
 }
 
-// The keys and values of a tile, [tokens][head_dim] each. Only the first `num_tokens` may be read:
-// the rest of the block may be unwritten, or written by another stream now.
+// Where a tile of keys and values lies.
+struct TileBytes {
+  const std::byte* k;
+  const std::byte* v;
+};
+
+inline TileBytes tile_bytes(const AttentionItem& item, Tile tile) {
+  const std::byte* keys = item.blocks + static_cast<size_t>(tile.block) * item.block_stride_bytes;
+  // Blocks and gathered pages begin at multiples of their size.
+  const int64_t offset = static_cast<int64_t>(tile.position % item.block_tokens) * item.token_bytes;
+  return {keys + offset, keys + item.half_bytes + offset};
+}
+
+// The keys and values of a tile, bf16 [tokens][head_dim] each. Only the first `num_tokens` may be
+// read: the rest of the block may be unwritten, or written by another stream now.
 struct TileSource {
   const uint16_t* k;
   const uint16_t* v;
   int32_t num_tokens;
 };
 
-inline TileSource tile_source(const AttentionItem& item, Tile tile) {
-  const std::byte* keys = item.blocks + static_cast<size_t>(tile.block) * item.block_stride_bytes;
-  // Blocks and gathered pages begin at multiples of their size.
-  const int64_t token = static_cast<int64_t>(tile.position % item.block_tokens) * item.head_dim;
-  return {reinterpret_cast<const uint16_t*>(keys) + token,
-          reinterpret_cast<const uint16_t*>(keys + item.half_bytes) + token,
-          min_of(kTileTokens, item.kv_end - tile.position)};
+// The first `num_tokens` rows of a tile of e4m3, whose scales follow its 16 rows.
+inline const uint16_t* read_tile(const std::byte* tile, int32_t num_tokens, int32_t head_dim,
+                                 uint16_t* to) {
+  const auto* rows = reinterpret_cast<const uint8_t*>(tile);
+  const uint8_t* scales = rows + static_cast<int64_t>(kTileTokens) * head_dim;
+  for (int32_t t = 0; t < num_tokens; ++t) {
+    const int64_t row = static_cast<int64_t>(t) * head_dim;
+    read_e4m3(rows + row, scales[t], head_dim, to + row);
+  }
+  return to;
+}
+
+// `slot`, below kRoomTiles: where the keys of e4m3 are read to. They stay there until it is used
+// again, the values until the next call.
+inline TileSource tile_source(const AttentionItem& item, Tile tile, int32_t slot) {
+  const TileBytes bytes = tile_bytes(item, tile);
+  const int32_t num_tokens = min_of(kTileTokens, item.kv_end - tile.position);
+  if (item.room == nullptr) {
+    return {reinterpret_cast<const uint16_t*>(bytes.k), reinterpret_cast<const uint16_t*>(bytes.v),
+            num_tokens};
+  }
+  const int64_t tile_elements = static_cast<int64_t>(kTileTokens) * item.head_dim;
+  return {read_tile(bytes.k, num_tokens, item.head_dim, item.room + slot * tile_elements),
+          read_tile(bytes.v, num_tokens, item.head_dim, item.room + kRoomTiles * tile_elements),
+          num_tokens};
 }
 
 // Prefetches a tile of the next chunk, a few lines at a time between other work: with few rows the
@@ -136,10 +168,10 @@ class TilePrefetch {
  public:
   TilePrefetch() = default;
   TilePrefetch(const AttentionItem& item, Tile tile) {
-    const TileSource source = tile_source(item, tile);
-    k_ = reinterpret_cast<const char*>(source.k);
-    v_ = reinterpret_cast<const char*>(source.v);
-    left_bytes_ = source.num_tokens * item.head_dim * 2;
+    const TileBytes bytes = tile_bytes(item, tile);
+    k_ = reinterpret_cast<const char*>(bytes.k);
+    v_ = reinterpret_cast<const char*>(bytes.v);
+    left_bytes_ = min_of(kTileTokens, item.kv_end - tile.position) * item.token_bytes;
   }
 
   // The next `num_lines` cache lines of the keys and as many of the values.

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/kv_rows.h"
 #include "ops/cpu/pages/kernels.h"
 #include "ops/cpu/row_tasks.h"
 #include "ops/cpu/scalar_math.h"
@@ -84,6 +85,22 @@ struct UpdateCall {
   }
 };
 
+// The keys of a page's first `num_tokens` tokens as bf16: where they lie, or read into the thread's
+// scratch. Of each key only what the block stores counts, so that bounds hold for it.
+const uint16_t* page_keys(const KvBlocksView& kv, int32_t block, int32_t head, int32_t token,
+                          int32_t num_tokens) {
+  if (kv.shape.element == KvElement::kBFloat16) {
+    return kv.keys<const uint16_t>(block, head, token);
+  }
+  const int32_t dim = kv.shape.head_dim;
+  auto* room = reinterpret_cast<uint16_t*>(
+      thread_scratch(static_cast<size_t>(num_tokens * dim) * sizeof(uint16_t)));
+  for (int32_t i = 0; i < num_tokens; ++i) {
+    key_row(kv, block, head, token + i, room + int64_t{i} * dim);
+  }
+  return room;
+}
+
 // Writes the bounds of the `index`th page of a sequence that holds a row of the batch, for all
 // heads. Does nothing if the sequence has fewer such pages, or the page's block has no id.
 void update_page(const UpdateCall& call, const PageKernels& kernels, int32_t seq, int32_t index) {
@@ -103,7 +120,7 @@ void update_page(const UpdateCall& call, const PageKernels& kernels, int32_t seq
   // The last page may be incomplete; it is computed again when tokens are added.
   const int32_t num_tokens = std::min(call.bounds.page_tokens, end - begin);
   for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-    kernels.bound_keys(call.kv.keys<const uint16_t>(block, head, begin % shape.block_tokens),
+    kernels.bound_keys(page_keys(call.kv, block, head, begin % shape.block_tokens, num_tokens),
                        num_tokens, shape.head_dim, bounds + head * call.bounds.head_stride());
   }
 }
@@ -174,7 +191,7 @@ void run_scores(const ScoreCall& call, const PageKernels& kernels, ThreadTeam& t
 }  // namespace
 
 void CpuOps::update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const {
-  expect_kv_element("update_key_bounds", args.kv.shape, KvElement::kBFloat16);
+  expect_kv_element("update_key_bounds", args.kv.shape, kCpuElements);
   UpdateCall call{.bounds = make_table(args.bounds, args.block_ids),
                   .kv = args.kv,
                   .row_begin = args.batch.row_begin.data<int32_t>(),

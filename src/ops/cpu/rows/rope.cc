@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/kv_rows.h"
 #include "ops/cpu/row_tasks.h"
 #include "ops/cpu/rows/kernels.h"
 
@@ -63,7 +64,33 @@ struct RopeCall {
   }
 };
 
-// All heads of one row: q to q_out, k rotated and v copied to the block entry that kv_rows names.
+// Rounds a row of bf16 into the keys, or values, of e4m3 at `half`.
+void write_e4m3(const KvBlockShape& shape, std::byte* half, int32_t token, const uint16_t* row) {
+  *reinterpret_cast<uint8_t*>(half + shape.scale_offset(token)) = round_to_e4m3(
+      row, shape.head_dim, reinterpret_cast<uint8_t*>(half + shape.row_offset(token)));
+}
+
+// rope(norm(k)) and v of a row to a token of a block. A key in e4m3 is a bf16 first.
+void write_kv(const RopeCall& call, const uint16_t* k, const uint16_t* v, const float* cos_sin,
+              int32_t block, int32_t token) {
+  const KvBlockShape& shape = call.kv.shape;
+  const bool is_bf16 = shape.element == KvElement::kBFloat16;
+  KvRowRoom room;
+  for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+    uint16_t* key = is_bf16 ? call.kv.keys<uint16_t>(block, head, token) : room.numbers;
+    call.kernels->rope(call.head(k, call.k_norm, cos_sin, key));
+    if (is_bf16) {
+      std::memcpy(call.kv.values<uint16_t>(block, head, token), v, shape.token_bytes());
+    } else {
+      write_e4m3(shape, call.kv.keys<std::byte>(block, head), token, key);
+      write_e4m3(shape, call.kv.values<std::byte>(block, head), token, v);
+    }
+    k += shape.head_dim;
+    v += shape.head_dim;
+  }
+}
+
+// All heads of one row: q to q_out, k rotated and v to the block entry that kv_rows names.
 void rope_row(const RopeCall& call, int64_t row) {
   const KvBlockShape& shape = call.kv.shape;
   const int64_t head_dim = shape.head_dim;
@@ -83,13 +110,7 @@ void rope_row(const RopeCall& call, int64_t row) {
   SLUICE_CHECK(kv_row >= 0 && block_index < call.kv.num_blocks,
                "rope_and_write_kv: kv_rows[{}] is {}, the view has {} blocks of {} tokens", row,
                kv_row, call.kv.num_blocks, shape.block_tokens);
-  const int32_t token = kv_row % shape.block_tokens;
-  for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-    call.kernels->rope(call.head(k + head * head_dim, call.k_norm, cos_sin,
-                                 call.kv.keys<uint16_t>(block_index, head, token)));
-    std::memcpy(call.kv.values<uint16_t>(block_index, head, token), v + head * head_dim,
-                shape.token_bytes());
-  }
+  write_kv(call, k, v, cos_sin, block_index, kv_row % shape.block_tokens);
 }
 
 }  // namespace
@@ -112,7 +133,7 @@ void CpuOps::rope_angles(Stream& stream, const RopeAnglesArgs& args) const {
 }
 
 void CpuOps::rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const {
-  expect_kv_element("rope_and_write_kv", args.kv.shape, KvElement::kBFloat16);
+  expect_kv_element("rope_and_write_kv", args.kv.shape, kCpuElements);
   SLUICE_CHECK(args.kv.shape.head_dim <= kMaxRopeHeadDim, "rope_and_write_kv: head_dim {}",
                args.kv.shape.head_dim);
   const RopeCall call{

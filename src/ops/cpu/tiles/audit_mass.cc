@@ -9,6 +9,7 @@
 
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/kv_rows.h"
 #include "ops/cpu/scalar_math.h"
 #include "ops/cpu/thread_scratch.h"
 
@@ -116,10 +117,10 @@ bool is_set(const AuditCall& call, int32_t list_head, int32_t q_tile, int32_t kv
 
 // ---- Scores ------------------------------------------------------------------------------------
 
-const uint16_t* key_at(const AuditCall& call, int32_t kv_head, int32_t position) {
+const uint16_t* key_at(const AuditCall& call, int32_t kv_head, int32_t position, KvRowRoom& room) {
   const int32_t block_tokens = call.kv.shape.block_tokens;
   const int32_t block = call.block_table[(position - *call.kv_begin) / block_tokens];
-  return call.kv.keys<const uint16_t>(block, kv_head, position % block_tokens);
+  return key_row(call.kv, block, kv_head, position % block_tokens, room.numbers);
 }
 
 float dot(const float* a, const float* b, int32_t count) {
@@ -138,8 +139,9 @@ void to_floats(const uint16_t* from, int32_t count, float* to) {
 void score_keys(const AuditCall& call, int32_t kv_head, int32_t begin, int32_t end, const float* q,
                 float* key, float* scores) {
   const int32_t dim = call.head_dim();
+  KvRowRoom room;
   for (int32_t position = begin; position < end; ++position) {
-    to_floats(key_at(call, kv_head, position), dim, key);
+    to_floats(key_at(call, kv_head, position, room), dim, key);
     for (int32_t head = 0; head < call.group_heads; ++head) {
       scores[head * kMaskTileTokens + position - begin] =
           call.scale * dot(q + head * dim, key, dim);
@@ -283,7 +285,7 @@ void run_call(const AuditCall& call, ThreadTeam& team) {
 }  // namespace
 
 void CpuOps::audit_mass(Stream& stream, const AuditMassArgs& args) const {
-  expect_kv_element("audit_mass", args.kv.shape, KvElement::kBFloat16);
+  expect_kv_element("audit_mass", args.kv.shape, kCpuElements);
   as_cpu(stream).submit("audit mass",
                         [call = make_call(args)](ThreadTeam& team) { run_call(call, team); });
 }

@@ -236,11 +236,12 @@ void gather_head(const GatherColumnsCall& call, int32_t segment, int32_t kv_head
   uint16_t* keys =
       call.kv + (static_cast<int64_t>(segment) * call.num_kv_heads + kv_head) * 2 * head_elements;
   uint16_t* values = keys + head_elements;
+  KvRowRoom room;
   for (int32_t i = 0; i < count; ++i) {
     if (positions[i] < *call.run.kv_begin || positions[i] >= *call.run.kv_end) continue;
     const int64_t to = int64_t{i} * call.head_dim;
-    std::copy_n(call.run.key(kv_head, positions[i]), call.head_dim, keys + to);
-    std::copy_n(call.run.value(kv_head, positions[i]), call.head_dim, values + to);
+    std::copy_n(call.run.key(kv_head, positions[i], room), call.head_dim, keys + to);
+    std::copy_n(call.run.value(kv_head, positions[i], room), call.head_dim, values + to);
   }
   const int64_t used = int64_t{count} * call.head_dim;
   const int64_t padded =

@@ -9,6 +9,7 @@
 
 #include "device/cpu/cpu_features.h"
 #include "ops/attention/attention.h"
+#include "ops/cpu/kv_rows.h"
 #include "ops/cpu/scalar_math.h"
 #include "ops/cpu/thread_scratch.h"
 #include "ops/cpu/tiles/kernels.h"
@@ -28,12 +29,13 @@ struct KeyRunCall {
   const int32_t* kv_end;
   const int32_t* block_table;
 
-  // The key, or the value, of a head at a position.
-  const uint16_t* key(int32_t kv_head, int32_t position) const {
-    return kv.keys<const uint16_t>(block_of(position), kv_head, position % kv.shape.block_tokens);
+  // The key, or the value, of a head at a position; perhaps in the room.
+  const uint16_t* key(int32_t kv_head, int32_t position, KvRowRoom& room) const {
+    return key_row(kv, block_of(position), kv_head, position % kv.shape.block_tokens, room.numbers);
   }
-  const uint16_t* value(int32_t kv_head, int32_t position) const {
-    return kv.values<const uint16_t>(block_of(position), kv_head, position % kv.shape.block_tokens);
+  const uint16_t* value(int32_t kv_head, int32_t position, KvRowRoom& room) const {
+    return value_row(kv, block_of(position), kv_head, position % kv.shape.block_tokens,
+                     room.numbers);
   }
   int32_t block_of(int32_t position) const {
     return block_table[(position - *kv_begin) / kv.shape.block_tokens];
@@ -47,7 +49,7 @@ struct KeyRunCall {
 // Of the args of an op that reads keys. Errors: kUnsupported for keys of another type.
 template <typename Args>
 KeyRunCall key_run_of(std::string_view op, const Args& args) {
-  expect_kv_element(op, args.kv.shape, KvElement::kBFloat16);
+  expect_kv_element(op, args.kv.shape, kCpuElements);
   return {.kv = args.kv,
           .kv_begin = args.kv_begin.template data<int32_t>(),
           .kv_end = args.kv_end.template data<int32_t>(),
@@ -78,8 +80,9 @@ inline void load_tile_keys(const KeyRunCall& run, int32_t kv_head, int32_t kv_ti
   std::fill_n(keys, int64_t{head_dim} * kMaskTileTokens, 0.0f);
   const int32_t begin = kv_tile * kMaskTileTokens;
   const int32_t end = std::min(begin + kMaskTileTokens, *run.kv_end);
+  KvRowRoom room;
   for (int32_t position = begin; position < end; ++position) {
-    put_key(run.key(kv_head, position), head_dim, kMaskTileTokens, keys + position - begin);
+    put_key(run.key(kv_head, position, room), head_dim, kMaskTileTokens, keys + position - begin);
   }
 }
 

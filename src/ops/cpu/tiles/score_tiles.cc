@@ -164,13 +164,16 @@ QueryTileProbes query_tile_probes(const ScoreTilesArgs& args) {
 // The mean or the channel-wise maximum of bf16 vectors, at(0) to at(count - 1).
 template <typename At, typename Put>
 void pool(bool maxima, int32_t count, int32_t head_dim, const At& at, const Put& put) {
-  for (int32_t d = 0; d < head_dim; ++d) {
-    float result = bf16_to_float(at(0)[d]);
-    for (int32_t i = 1; i < count; ++i) {
-      const float next = bf16_to_float(at(i)[d]);
-      result = maxima ? std::max(result, next) : result + next;
+  float results[kMaxRopeHeadDim];
+  for (int32_t i = 0; i < count; ++i) {
+    const uint16_t* row = at(i);
+    for (int32_t d = 0; d < head_dim; ++d) {
+      const float next = bf16_to_float(row[d]);
+      results[d] = i == 0 ? next : maxima ? std::max(results[d], next) : results[d] + next;
     }
-    put(d, round_to_bf16(maxima ? result : result / static_cast<float>(count)));
+  }
+  for (int32_t d = 0; d < head_dim; ++d) {
+    put(d, round_to_bf16(maxima ? results[d] : results[d] / static_cast<float>(count)));
   }
 }
 
@@ -206,6 +209,7 @@ void make_probe(const ScoreCall& call, const ProbeRows& rows, uint16_t* to, int3
 void load_keys(const ScoreCall& call, int32_t kv_head, int32_t kv_tile, float* keys) {
   const int32_t padded = call.padded_keys();
   std::fill_n(keys, call.width * padded, 0.0f);
+  KvRowRoom room;
   for (int32_t j = 0; j < call.num_keys(); ++j) {
     const int32_t begin = kv_tile * kMaskTileTokens + j * call.key_tokens;
     const int32_t count = std::min(call.key_tokens, *call.run.kv_end - begin);
@@ -213,12 +217,12 @@ void load_keys(const ScoreCall& call, int32_t kv_head, int32_t kv_tile, float* k
     if (call.probes.kind == TileProbeKind::kPooled) {
       pool(
           call.probes.pools_maxima, count, call.head_dim,
-          [&](int32_t i) { return call.run.key(kv_head, begin + i); },
+          [&](int32_t i) { return call.run.key(kv_head, begin + i, room); },
           [&](int32_t d, uint16_t number) { keys[d * padded + j] = bf16_to_float(number); });
       continue;
     }
     for (int32_t t = 0; t < count; ++t) {
-      put_key(call.run.key(kv_head, begin + t), call.head_dim, padded,
+      put_key(call.run.key(kv_head, begin + t, room), call.head_dim, padded,
               keys + static_cast<int64_t>(t) * call.head_dim * padded + j);
     }
   }

@@ -294,7 +294,7 @@ ScoreCall make_call(const ScorePagesArgs& args) {
 }  // namespace
 
 void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) const {
-  expect_kv_element("update_key_bounds", args.kv.shape, KvElement::kBFloat16);
+  expect_kv_element("update_key_bounds", args.kv.shape, {KvElement::kBFloat16});
   CudaStream& stream = as_cuda(on);
   const bool aligned = is_aligned(args.kv.base) && args.kv.stride_bytes % 16 == 0 &&
                        args.layer_stride_bytes % 16 == 0 && is_aligned(args.bounds.minmax.bytes());

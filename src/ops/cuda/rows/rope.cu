@@ -252,7 +252,7 @@ void CudaOps::rope_angles(Stream& on, const RopeAnglesArgs& args) const {
 }
 
 void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) const {
-  expect_kv_element("rope_and_write_kv", args.kv.shape, KvElement::kBFloat16);
+  expect_kv_element("rope_and_write_kv", args.kv.shape, {KvElement::kBFloat16});
   CudaStream& stream = as_cuda(on);
   RopeCall call{
       .qkv = reinterpret_cast<const uint16_t*>(args.qkv.bytes()),

@@ -15,7 +15,7 @@ void check_key_width(const char* op, const CudaStream& stream, int32_t head_dim)
 }
 
 void check_key_run(const char* op, const CudaStream& stream, const KvBlocksView& kv) {
-  expect_kv_element(op, kv.shape, KvElement::kBFloat16);
+  expect_kv_element(op, kv.shape, {KvElement::kBFloat16});
   check_key_width(op, stream, kv.shape.head_dim);
   SLUICE_CHECK(has_kv_tensor_map(kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
                static_cast<const void*>(kv.base), kv.stride_bytes);

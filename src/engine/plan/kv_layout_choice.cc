@@ -1,0 +1,45 @@
+// The element and the size of blocks, from options, model and device.
+#include "engine/plan/kv_layout_choice.h"
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+// Errors: kUnsupported for FP8 where the model's answers would lose their sense, or where the
+// device has no kernels for a policy.
+void check_fp8(const PlanInput& input) {
+  const char* asked = kv_cache_dtype_name(input.options.kv.cache_dtype);
+  if (input.config.attention().qkv_bias) {
+    fail(ErrorCode::kUnsupported,
+         "kv_cache_dtype is '{}', but the keys of {} have a bias: a few channels are so large that "
+         "FP8 keeps nothing of the others, and the model answers nonsense; leave it at 'auto', and "
+         "take --kv-offload where KV does not fit the device",
+         asked, architecture_name(input.config.architecture));
+  }
+  if (input.device.kind() == DeviceKind::kCuda) {
+    fail(ErrorCode::kUnsupported,
+         "kv_cache_dtype is '{}', for which there are no kernels on a GPU yet; leave it at 'auto', "
+         "or take --device cpu",
+         asked);
+  }
+}
+
+}  // namespace
+
+KvLayout choose_kv_layout(const PlanInput& input, KvOffload kv_offload) {
+  const int32_t by_mode =
+      kv_offload == KvOffload::kOff ? kDefaultBlockTokens : kDefaultOffloadedBlockTokens;
+  const int32_t block_tokens = input.options.kv.block_size.value_or(by_mode);
+  validate_block_tokens(block_tokens);
+  const Attention& attention = input.config.attention();
+  const KvLayout layout{.num_layers = input.config.num_kv_layers(),
+                        .block = {.num_kv_heads = attention.num_kv_heads,
+                                  .head_dim = attention.padded_head_dim(),
+                                  .block_tokens = block_tokens,
+                                  .element = kv_element_of(input.options.kv.cache_dtype)}};
+  if (layout.block.element == KvElement::kE4m3) check_fp8(input);
+  return layout;
+}
+
+}  // namespace sluice

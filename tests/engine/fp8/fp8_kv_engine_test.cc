@@ -1,0 +1,240 @@
+// An engine with KV in FP8 answers with the bits of one whose bf16 keys and values are rounded when
+// they are written (rounded_writes.h), wherever KV is, whatever selects it and wherever it comes
+// from.
+//
+// Reveals: a place that reads or moves KV without its scales, bounds and scores of other keys than
+// those that are attended, and a store that takes one type for the other. That FP8 answers other
+// bits than bf16 is tested too, since otherwise the comparisons would prove nothing.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "engine/fp8/rounded_writes.h"
+#include "engine/llm_engine.h"
+#include "engine/speculation/speculative_engine.h"
+#include "engine/store/store_engine.h"
+#include "sluice/inspect.h"
+#include "support/offload_of.h"
+#include "support/run_bits.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_all_same;
+using testing::Job;
+using testing::random_tokens;
+using testing::run_engine;
+using testing::sampled;
+
+constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 query and 2 KV heads of 32
+
+EngineOptions on_cpu(const char* model) {
+  EngineOptions options = testing::tiny_options(model);
+  options.device = "cpu";
+  return options;
+}
+
+EngineOptions in_fp8(EngineOptions options) {
+  options.kv.cache_dtype = KvCacheDtype::kFp8;
+  return options;
+}
+
+// Around borders of blocks, and past several of them.
+std::vector<Job> make_jobs() {
+  std::vector<Job> jobs;
+  for (const int64_t length : {15, 16, 17, 63, 65, 250, 405}) {
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(40, length)});
+  }
+  return jobs;
+}
+
+std::vector<RequestOutput> run_rounded(const EngineOptions& options, const std::vector<Job>& jobs) {
+  const testing::RoundedWrites rounded;
+  return run_engine(options, jobs);
+}
+
+// Whether one step at least had other log-probabilities.
+bool differs(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b) {
+  const auto same = [](const TokenLogprob& x, const TokenLogprob& y) {
+    return x.token_id == y.token_id && x.logprob == y.logprob;
+  };
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t step = 0; step < std::min(a[i].logprobs.size(), b[i].logprobs.size()); ++step) {
+      if (!std::ranges::equal(a[i].logprobs[step], b[i].logprobs[step], same)) return true;
+    }
+  }
+  return false;
+}
+
+// Every place of KV, with the same options otherwise.
+std::vector<std::pair<std::string, EngineOptions>> in_all_places(const EngineOptions& options) {
+  std::vector<std::pair<std::string, EngineOptions>> all;
+  for (const testing::Place& place : testing::places()) {
+    EngineOptions placed = place.put(options);
+    placed.device = "cpu";
+    all.emplace_back(place.name, placed);
+  }
+  EngineOptions by_kernels = testing::offloaded(options, KvOffload::kChunked, 16);
+  by_kernels.kv.copy_bytes = size_t{1} << 40;
+  by_kernels.kv.slot_blocks = 1;
+  all.emplace_back("chunked, kernels", by_kernels);
+  return all;
+}
+
+TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryPlace) {
+  const std::vector<Job> jobs = make_jobs();
+  const EngineOptions options = on_cpu(kModel);
+  const std::vector<RequestOutput> expected = run_rounded(options, jobs);
+  EXPECT_TRUE(differs(run_engine(options, jobs), expected));
+  for (const auto& [name, placed] : in_all_places(options)) {
+    expect_all_same(run_engine(in_fp8(placed), jobs), expected, name);
+  }
+}
+
+TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryModelWithoutABiasOfKeys) {
+  for (const std::string& model : testing::tiny_model_names()) {
+    if (model.starts_with("qwen2")) continue;
+    const std::vector<Job> jobs = {{random_tokens(90, 5), sampled(30, 5)}};
+    const EngineOptions options = on_cpu(model.c_str());
+    expect_all_same(run_engine(in_fp8(options), jobs), run_rounded(options, jobs), model);
+  }
+}
+
+TEST(Fp8KvEngine, SparseDecodeHasTheBitsOfRoundedWritesInEveryPlace) {
+  const std::vector<Job> jobs = make_jobs();
+  for (const char* policy : {"full+quest", "streaming"}) {
+    EngineOptions options = on_cpu(kModel);
+    options.sparse.policy = policy;
+    options.sparse.page_tokens = 16;
+    options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
+    if (options.sparse.policy == "full+quest") options.sparse.topk_tokens = 48;
+    const std::vector<RequestOutput> expected = run_rounded(options, jobs);
+    for (const auto& [name, placed] : in_all_places(options)) {
+      expect_all_same(run_engine(in_fp8(placed), jobs), expected, std::string(policy) + name);
+    }
+  }
+}
+
+TEST(Fp8KvEngine, SparsePrefillHasTheBitsOfRoundedWrites) {
+  constexpr int32_t kTile = 128;
+  const auto bare = [](SparseOptions options) {
+    options.sink_tokens = options.recent_tokens = 0;
+    options.threshold_tokens = 0;
+    options.tail_tokens = 1;
+    return options;
+  };
+  const std::vector<std::pair<const char*, SparseOptions>> policies = {
+      {"sampled+quest", bare({.topk_tokens = 64, .coverage = 0.4, .column_tokens = 20})},
+      {"sampled+full", bare({.coverage = 0.7, .two_stage_tokens = 2 * kTile, .column_tokens = 0})},
+      {"minference+full",
+       bare({.segment_tokens = 2 * kTile, .vertical_tokens = 40, .slash_tokens = 2 * kTile})},
+      {"flexprefill+full", bare({.coverage = 0.4,
+                                 .min_budget_tokens = 0,
+                                 .segment_tokens = 2 * kTile,
+                                 .vertical_tokens = 40,
+                                 .divergence = 0.1})},
+      {"xattention+full", bare({.coverage = 0.5, .stride = 8})},
+      {"avgpool+full", bare({.topk_tokens = 256})}};
+  const std::vector<Job> jobs = {{random_tokens(1300, 3), sampled(12, 3)},
+                                 {random_tokens(700, 4), sampled(12, 4)}};
+  for (const auto& [name, sparse] : policies) {
+    EngineOptions options = on_cpu("llama-group2-linear");  // 2K positions
+    options.sparse = sparse;
+    options.sparse.policy = name;
+    options.kv.block_size = kTile;
+    options.prefill_chunk_tokens = 4 * kTile;
+    const std::vector<RequestOutput> expected = run_rounded(options, jobs);
+    expect_all_same(run_engine(in_fp8(options), jobs), expected, name);
+    EngineOptions placed = testing::offloaded(options, KvOffload::kChunked, kTile);
+    placed.prefill_chunk_tokens = 4 * kTile;
+    placed.max_num_batched_tokens = 4 * kTile;
+    expect_all_same(run_engine(in_fp8(placed), jobs), expected, std::string(name) + ", chunked");
+  }
+}
+
+TEST(Fp8KvEngine, DraftsChangeNothing) {
+  const std::vector<Job> jobs = make_jobs();
+  const std::vector<RequestOutput> expected = run_rounded(on_cpu(kModel), jobs);
+  for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kSparse}) {
+    EngineOptions options = testing::speculative(method, 4);
+    options.device = "cpu";
+    // Drafts of the sparse method are not those of the answers' policy, which is its own rule.
+    const std::vector<RequestOutput> verified =
+        method == SpeculativeMethod::kNgram ? expected : run_rounded(options, jobs);
+    for (const auto& [name, placed] : in_all_places(options)) {
+      expect_all_same(run_engine(in_fp8(placed), jobs), verified, name);
+    }
+  }
+}
+
+TEST(Fp8KvEngine, PrefixesAreThoseOfRoundedWrites) {
+  for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
+    EngineOptions options = on_cpu(kModel);
+    if (mode != KvOffload::kOff) options = testing::offloaded(options, mode, 16);
+    options.kv.block_size = 16;
+    LLM llm(in_fp8(options));
+    const std::vector<int32_t> turn = testing::second_turn(llm);
+    const std::vector<Job> jobs = {{turn, sampled(20, 7)}};
+    const std::vector<RequestOutput> warm = testing::run_jobs(llm, jobs);
+    EXPECT_GT(warm[0].num_cached_tokens, 200);
+    expect_all_same(warm, run_rounded(options, jobs), kv_offload_name(mode));
+  }
+}
+
+// ---- The store ---------------------------------------------------------------------------------
+
+TEST(Fp8KvEngine, StoredKvIsThatOfRoundedWrites) {
+  const std::vector<Job> jobs = make_jobs();
+  const std::vector<RequestOutput> expected =
+      run_rounded(testing::store_options(KvOffload::kOff), jobs);
+  const testing::TemporaryStore store;
+  for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}) {
+    const EngineOptions options = with_store(in_fp8(testing::store_options(mode)), store);
+    const std::vector<RequestOutput> outputs = testing::run_with_store(options, jobs);
+    expect_all_same(outputs, expected, kv_offload_name(mode));
+    EXPECT_EQ(testing::sum_of_stored(outputs) > 0, mode != KvOffload::kOff);
+  }
+  // The same directory, another type: nothing is found.
+  const EngineOptions plain = with_store(testing::store_options(KvOffload::kOff), store);
+  EXPECT_EQ(testing::sum_of_stored(testing::run_with_store(plain, jobs)), 0);
+}
+
+// ---- The plan ----------------------------------------------------------------------------------
+
+TEST(Fp8KvEngine, PlansCountItsBytes) {
+  EngineOptions options = on_cpu(kModel);
+  options.kv.cache_bytes = 1 << 20;
+  const MemoryPlan plain = plan_memory(options);
+  const MemoryPlan fp8 = plan_memory(in_fp8(options));
+  EXPECT_EQ(plain.kv_cache_dtype, "bf16");
+  EXPECT_EQ(fp8.kv_cache_dtype, "fp8_e4m3");
+  // 33 bytes for the 64 of a head of 32.
+  const size_t block_bytes = size_t{2} * 2 * 2 * 33 * static_cast<size_t>(fp8.block_size);
+  EXPECT_EQ(fp8.num_blocks, static_cast<int64_t>((1 << 20) / block_bytes));
+  for (const MemoryPlanEntry& entry : fp8.entries) {
+    if (entry.name == "KV cache") {
+      EXPECT_EQ(entry.bytes, static_cast<size_t>(fp8.num_blocks) * block_bytes);
+    }
+  }
+  EXPECT_EQ(summarize_model(options.model).kv_bytes_per_token, size_t{2} * 2 * 2 * 64);
+  EXPECT_EQ(summarize_model(options.model, KvCacheDtype::kFp8E4m3).kv_bytes_per_token,
+            size_t{2} * 2 * 2 * 33);
+}
+
+TEST(Fp8KvEngine, IsRefusedWhereKeysHaveABias) {
+  const EngineOptions options = in_fp8(on_cpu("qwen2-group7-tied"));
+  try {
+    plan_memory(options);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(error.message().find("kv_cache_dtype is 'fp8', but the keys of Qwen2ForCausalLM"),
+              std::string::npos)
+        << error.message();
+  }
+}
+
+}  // namespace
+}  // namespace sluice

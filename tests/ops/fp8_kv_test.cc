@@ -1,0 +1,402 @@
+// KV in e4m3: the rounding of rows against double precision, and every op that writes or reads KV
+// against the same op over bf16 that was rounded before, bit for bit.
+//
+// Reveals: scales of the wrong token, ranges that overflow or vanish, tiles without their scales,
+// and arithmetic that differs from that of bf16.
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "attention_check.h"
+#include "e4m3_blocks.h"
+#include "ops/pages/page_selection.h"
+#include "ops/rows/rope.h"
+#include "ops/tiles/audit_mass.h"
+#include "ops/tiles/tile_columns.h"
+#include "planted_text.h"
+#include "support/sample_of.h"
+
+namespace sluice::testing {
+namespace {
+
+// ---- Rows --------------------------------------------------------------------------------------
+
+// The magnitude of a number of e4m3, from its definition.
+double magnitude_of(int code) {
+  const int exponent = code >> 3;
+  const int mantissa = code & 7;
+  return exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+}
+
+// The magnitude of e4m3 that is nearest to `value`, of two the one with an even mantissa.
+double nearest_to(double value) {
+  int best = 0;
+  for (int code = 1; code <= 0x7e; ++code) {
+    const double nearer = std::abs(magnitude_of(code) - value);
+    const double so_far = std::abs(magnitude_of(best) - value);
+    if (nearer < so_far || (nearer == so_far && code % 2 == 0)) best = code;
+  }
+  return magnitude_of(best);
+}
+
+double as_double(uint16_t bits) {
+  return static_cast<double>(static_cast<float>(BFloat16::from_bits(bits)));
+}
+
+// The values that a row stands for after rounding.
+std::vector<uint16_t> rounded_row(const std::vector<uint16_t>& row) {
+  const auto count = static_cast<int32_t>(row.size());
+  std::vector<uint8_t> numbers(row.size());
+  const uint8_t scale = round_to_e4m3(row.data(), count, numbers.data());
+  std::vector<uint16_t> values(row.size());
+  read_e4m3(numbers.data(), scale, count, values.data());
+  return values;
+}
+
+TEST(E4m3Rows, AreTheNearestNumbersWithTheSmallestScale) {
+  // All mantissas of the largest number, at exponents all over the range.
+  for (uint32_t exponent = 1; exponent < 255;
+       exponent += exponent < 30 || exponent > 235 ? 1 : 13) {
+    for (uint32_t mantissa = 0; mantissa < 128; mantissa += 5) {
+      const auto largest = static_cast<uint16_t>(exponent << 7 | mantissa);
+      std::vector<uint16_t> row = {largest, 0, 0x8000};
+      for (uint32_t below = 0; below < std::min(exponent, 22u); ++below) {
+        row.push_back(static_cast<uint16_t>((exponent - below) << 7 | (mantissa * 77 % 128)) ^
+                      (below % 2 == 0 ? 0x8000u : 0u));
+      }
+      row[3] = largest;  // the first of these might be larger
+      int power = -116;
+      while (power < 119 && as_double(largest) > std::ldexp(448, power)) ++power;
+      const std::vector<uint16_t> values = rounded_row(row);
+      for (size_t i = 0; i < row.size(); ++i) {
+        const double value = as_double(row[i]);
+        const double expected = std::ldexp(nearest_to(std::abs(std::ldexp(value, -power))), power);
+        ASSERT_EQ(as_double(values[i]), std::copysign(expected, value))
+            << "exponent " << exponent << ", mantissa " << mantissa << ", number " << i;
+      }
+    }
+  }
+}
+
+TEST(E4m3Rows, RoundingTwiceChangesNothing) {
+  for (uint32_t seed = 1; seed < 200; ++seed) {
+    std::vector<uint16_t> row;
+    for (const BFloat16 value : random_bf16(128, seed, std::ldexp(1.0f, seed % 40 - 20))) {
+      row.push_back(value.bits);
+    }
+    const std::vector<uint16_t> once = rounded_row(row);
+    EXPECT_EQ(rounded_row(once), once);
+  }
+}
+
+TEST(E4m3Rows, OfNumbersThatAreNotFiniteAreNan) {
+  for (const uint16_t bad : {0x7f80, 0xff80, 0x7fc0, 0xffff}) {
+    for (const uint16_t value : rounded_row({0x3f80, bad, 0x0000})) {
+      EXPECT_TRUE(std::isnan(as_double(value)));
+    }
+  }
+  // So is memory that debug builds have filled.
+  const std::vector<uint8_t> freed(4, 0xFF);
+  std::vector<uint16_t> values(4);
+  read_e4m3(freed.data(), 0xFF, 4, values.data());
+  for (const uint16_t value : values) EXPECT_TRUE(std::isnan(as_double(value)));
+}
+
+TEST(E4m3Rows, HaveTheErrorOfNormalNumbers) {
+  double error = 0.0;
+  double power = 0.0;
+  for (uint32_t seed = 1; seed < 100; ++seed) {
+    std::vector<uint16_t> row;
+    for (const BFloat16 value : random_bf16(128, seed)) row.push_back(value.bits);
+    const std::vector<uint16_t> values = rounded_row(row);
+    for (size_t i = 0; i < row.size(); ++i) {
+      error += std::pow(as_double(values[i]) - as_double(row[i]), 2);
+      power += std::pow(as_double(row[i]), 2);
+    }
+  }
+  EXPECT_NEAR(error / power, 7.0e-4, 0.7e-4);
+}
+
+// ---- Blocks ------------------------------------------------------------------------------------
+
+// Every byte of a block belongs to one number or one scale.
+TEST(E4m3Blocks, HaveNoGapsAndNoOverlaps) {
+  const KvBlockShape shape{
+      .num_kv_heads = 3, .head_dim = 48, .block_tokens = 64, .element = KvElement::kE4m3};
+  EXPECT_EQ(shape.block_bytes(), 2u * 3 * 64 * 49);
+  std::vector<int> uses(shape.block_bytes());
+  for (int32_t head = 0; head < 3; ++head) {
+    for (int32_t token = 0; token < 64; ++token) {
+      for (const size_t half : {shape.key_offset(head), shape.value_offset(head)}) {
+        for (size_t d = 0; d < 48; ++d) ++uses[half + shape.row_offset(token) + d];
+        ++uses[half + shape.scale_offset(token)];
+      }
+      EXPECT_EQ(shape.key_offset(head, token), shape.key_offset(head) + shape.row_offset(token));
+    }
+  }
+  EXPECT_EQ(uses, std::vector<int>(shape.block_bytes(), 1));
+  // A page is contiguous: the same bytes as a block of its size.
+  KvBlockShape page = shape;
+  page.block_tokens = 32;
+  EXPECT_EQ(shape.key_offset(1, 32), shape.key_offset(1) + page.half_bytes());
+  EXPECT_EQ(page.half_bytes() % 16, 0u);
+}
+
+// ---- Writing -----------------------------------------------------------------------------------
+
+// Rows of a batch, in blocks of the element.
+RopeAndWriteKvArgs rope_call(Machine& machine, int32_t head_dim, bool norm, KvElement element) {
+  constexpr int32_t kRows = 37;
+  constexpr int32_t kQHeads = 4;
+  constexpr int32_t kKvHeads = 2;
+  const int64_t width = (kQHeads + 2 * kKvHeads) * head_dim;
+  std::vector<BFloat16> qkv = random_bf16(kRows * width, 5, 3.0f);
+  for (int64_t i = 0; i < width; ++i) qkv[static_cast<size_t>(i)] = BFloat16(0.0f);
+  qkv[static_cast<size_t>(7 * width - 1)] = BFloat16(std::numeric_limits<float>::infinity());
+  std::vector<float> angles(static_cast<size_t>(kRows * head_dim));
+  for (size_t i = 0; i < angles.size(); ++i) angles[i] = std::cos(static_cast<float>(i));
+  std::vector<int32_t> kv_rows;
+  for (int32_t i = 0; i < kRows; ++i) kv_rows.push_back(i == 3 ? -1 : (i * 7 + 3) % (5 * 16));
+  RopeAndWriteKvArgs args;
+  args.qkv = machine.tensor(qkv, {kRows, width});
+  if (norm) {
+    args.q_norm = machine.tensor(random_bf16(head_dim, 6), {head_dim});
+    args.k_norm = machine.tensor(random_bf16(head_dim, 7), {head_dim});
+  }
+  args.cos_sin = machine.tensor(angles, {kRows, 2, head_dim / 2});
+  args.q_out = machine.tensor(DType::kBF16, {kRows, kQHeads, head_dim});
+  args.kv.shape = {
+      .num_kv_heads = kKvHeads, .head_dim = head_dim, .block_tokens = 16, .element = element};
+  args.kv.num_blocks = 5;
+  args.kv.stride_bytes = args.kv.shape.block_bytes() + 64;
+  args.kv.base = machine.poisoned(args.kv.stride_bytes * 5);
+  args.kv_rows = machine.tensor(kv_rows, {kRows});
+  return args;
+}
+
+std::vector<std::byte> bytes_of_blocks(const KvBlocksView& kv) {
+  return {kv.base, kv.base + static_cast<size_t>(kv.num_blocks) * kv.stride_bytes};
+}
+
+TEST(Fp8Kv, IsWhatIsWrittenInBf16Rounded) {
+  for (const int32_t head_dim : {16, 64, 80, 128, 256}) {
+    for (const bool norm : {false, true}) {
+      SCOPED_TRACE(fmt::format("head_dim {} norm {}", head_dim, norm));
+      Machine machine;
+      const RopeAndWriteKvArgs plain = rope_call(machine, head_dim, norm, KvElement::kBFloat16);
+      const RopeAndWriteKvArgs fp8 = rope_call(machine, head_dim, norm, KvElement::kE4m3);
+      rope_and_write_kv(machine.stream(), plain);
+      rope_and_write_kv(machine.stream(), fp8);
+      machine.synchronize();
+      EXPECT_EQ(bytes_of(fp8.q_out), bytes_of(plain.q_out));
+      // Tokens that no row wrote are NaN in both, of whatever bits.
+      KvBlocksView expected = as_e4m3(machine, plain.kv);
+      std::vector<bool> is_written(5 * 16);
+      for (const int32_t row : values_of<int32_t>(plain.kv_rows)) {
+        if (row >= 0) is_written[static_cast<size_t>(row)] = true;
+      }
+      for_each_token(expected, [&](int32_t block, int32_t head, int32_t token) {
+        if (is_written[static_cast<size_t>(block * 16 + token)]) return;
+        for (std::byte* half :
+             {expected.keys<std::byte>(block, head), expected.values<std::byte>(block, head)}) {
+          std::fill_n(half + expected.shape.row_offset(token), head_dim, std::byte{0xFF});
+        }
+      });
+      EXPECT_EQ(bytes_of_blocks(fp8.kv), bytes_of_blocks(expected));
+    }
+  }
+}
+
+// ---- Reading -----------------------------------------------------------------------------------
+
+// Runs with e4m3, and with bf16 that was rounded.
+void expect_same_attention(const AttentionShape& shape, AttentionRun run) {
+  const AttentionProblem problem(shape);
+  run.convert = as_e4m3;
+  const AttentionResult fp8 = problem.run(run);
+  run.convert = rounded_to_e4m3;
+  expect_same_bits(fp8, problem.run(run));
+}
+
+TEST(Fp8Kv, AttentionHasTheBitsOfRoundedBf16) {
+  size_t index = 0;
+  for (const CpuIsa isa : runnable_isas()) {
+    for (const int32_t head_dim : {16, 48, 64, 80, 128, 256}) {
+      for (const int32_t block_tokens : {16, 96, 256}) {
+        if (!in_sample(index++, 3)) continue;
+        SCOPED_TRACE(
+            fmt::format("{} head_dim {} block {}", kernels_name(isa), head_dim, block_tokens));
+        expect_same_attention({.head_dim = head_dim, .group = 3, .seqs = mixed_sequences()},
+                              {.isa = isa, .block_tokens = block_tokens});
+        expect_same_attention({.head_dim = head_dim,
+                               .group = 5,
+                               .seqs = {{.first_pos = 700}, {.first_pos = 0}, {.first_pos = 255}}},
+                              {.isa = isa, .block_tokens = block_tokens});
+      }
+    }
+  }
+}
+
+TEST(Fp8Kv, WalksThatAreCutHaveTheBitsOfRoundedBf16) {
+  for (const bool decode : {false, true}) {
+    AttentionRun run{.isa = best_kernels(), .block_tokens = 64, .splits = {128, 192, 576}};
+    expect_same_attention({.head_dim = 128,
+                           .group = 4,
+                           .seqs = {decode ? SequenceShape{.first_pos = 600}
+                                           : SequenceShape{.num_rows = 333, .first_pos = 301}}},
+                          run);
+  }
+}
+
+TEST(Fp8Kv, ListedPagesHaveTheBitsOfRoundedBf16) {
+  const auto lists = [](int32_t seq, int32_t head, int32_t) {
+    return half_of_pages(43, static_cast<uint32_t>(seq * 31 + head + 1));
+  };
+  for (const CpuIsa isa : runnable_isas()) {
+    AttentionRun run{.isa = isa, .block_tokens = 64, .list_of = lists, .page_tokens = 16};
+    AttentionShape shape{.head_dim = 64,
+                         .group = 3,
+                         .seqs = {{.first_pos = 680}, {.first_pos = 131}, {.first_pos = 255}}};
+    expect_same_attention(shape, run);
+    run.splits = {576};
+    run.in_places = true;
+    expect_same_attention(shape, run);
+    run.in_places = false;
+    run.gathered_entries = 5;
+    shape.seqs = {{.first_pos = 680}};
+    expect_same_attention(shape, run);
+  }
+}
+
+TEST(Fp8Kv, TileMasksAndColumnsHaveTheBitsOfRoundedBf16) {
+  for (const CpuIsa isa : runnable_isas()) {
+    AttentionRun run{.isa = isa, .block_tokens = 128, .page_tokens = 128, .q_page_tokens = 128};
+    run.list_of = [](int32_t, int32_t head, int32_t q_page) {
+      std::vector<int32_t> tiles = half_of_pages(q_page, static_cast<uint32_t>(head + q_page + 1));
+      tiles.push_back(q_page);
+      return tiles;
+    };
+    run.as_mask = true;
+    const AttentionShape shape{
+        .head_dim = 64, .group = 2, .seqs = {{.num_rows = 500, .first_pos = 512}}};
+    expect_same_attention(shape, run);
+    run.columns_of = [](int32_t head, int32_t segment) {
+      return half_of_pages(200 * segment, 7u + 3u * static_cast<uint32_t>(head));
+    };
+    expect_same_attention(shape, run);
+  }
+}
+
+// Rows that are not finite reach only those that see them.
+TEST(Fp8Kv, HiddenTokensMayBeNan) {
+  const AttentionProblem problem({.head_dim = 64, .seqs = {{.num_rows = 20, .first_pos = 30}}});
+  const auto is_late = [](int32_t token) { return token >= 40; };
+  AttentionRun run{.isa = best_kernels(), .convert = as_e4m3};
+  const AttentionResult clean = problem.run(run);
+  const AttentionResult with_nan = problem.with_nan(is_late, is_late).run(run);
+  const size_t seen = size_t{10} * 4 * 64 * sizeof(BFloat16);  // rows before the first NaN
+  EXPECT_TRUE(std::equal(clean.out.begin(), clean.out.begin() + seen, with_nan.out.begin()));
+}
+
+// ---- Bounds, scores and columns ----------------------------------------------------------------
+
+// Calls op(args, kv) with e4m3 and with rounded bf16; the bytes that it returns must be the same.
+template <typename F>
+void expect_same_results(Machine& machine, const KvBlocksView& kv, const F& op) {
+  const KvBlocksView fp8 = as_e4m3(machine, kv);
+  EXPECT_TRUE(op(fp8) == op(as_bf16(machine, fp8)));
+}
+
+TEST(Fp8Kv, BoundsAreThoseOfWhatIsStored) {
+  for (const int32_t head_dim : {16, 64, 128}) {
+    Machine machine;
+    const PlantedText text = PlantedText::random(300, 3, 2, 1, head_dim);
+    const ScoreTilesArgs keys = text.call(machine, {}, 100, 64);
+    expect_same_results(machine, keys.kv, [&](const KvBlocksView& kv) {
+      UpdateKeyBoundsArgs args{.batch = keys.batch,
+                               .kv = kv,
+                               .kv_begin = keys.kv_begin,
+                               .block_table = keys.block_table,
+                               .block_ids = keys.block_table};
+      args.bounds = {.minmax = machine.tensor(DType::kBF16, {5, 4, 2, 2, head_dim}),
+                     .page_tokens = 16};
+      update_key_bounds(machine.stream(), args);
+      machine.synchronize();
+      return bytes_of(args.bounds.minmax);
+    });
+  }
+}
+
+TEST(Fp8Kv, TileScoresAreThoseOfRoundedBf16) {
+  const std::array<TileProbes, 3> kinds = {TileProbes{.rows_per_tile = 4},
+                                           TileProbes{.kind = TileProbeKind::kAntidiagonal},
+                                           TileProbes{.kind = TileProbeKind::kPooled}};
+  for (const TileProbes& probes : kinds) {
+    for (const int32_t head_dim : {64, 128}) {
+      Machine machine;
+      const PlantedText text = PlantedText::random(5 * kMaskTileTokens + 30, 3, 2, 2, head_dim);
+      ScoreTilesArgs args = text.call(machine, probes, 0, 128);
+      expect_same_results(machine, args.kv, [&](const KvBlocksView& kv) {
+        ScoreTilesArgs one = args;
+        one.kv = kv;
+        score_tiles(machine.stream(), one);
+        machine.synchronize();
+        return bytes_of(one.records);
+      });
+    }
+  }
+}
+
+TEST(Fp8Kv, GatheredColumnsAreThoseOfRoundedBf16) {
+  const AttentionProblem problem(
+      {.head_dim = 48, .num_kv_heads = 2, .seqs = {{.num_rows = 500, .first_pos = 512}}});
+  AttentionRun run{.block_tokens = 64};
+  run.columns_of = [](int32_t head, int32_t segment) {
+    return half_of_pages(200 * segment, 7u + 3u * static_cast<uint32_t>(head));
+  };
+  Machine machine;
+  const AttentionArgs whole = problem.call(machine, run, 0, 1012);
+  const TileColumns columns = masked_in(whole.selection)->columns;
+  expect_same_results(machine, whole.kv, [&](const KvBlocksView& kv) {
+    TileColumns to = columns;
+    to.kv = machine.tensor(DType::kBF16, {1, 2, 2, columns.kv.dim(3), 48});
+    gather_columns(machine.stream(), {.columns = to,
+                                      .first_segment = to.first_segment,
+                                      .num_segments = 1,
+                                      .kv = kv,
+                                      .kv_begin = whole.kv_begin,
+                                      .kv_end = whole.kv_end,
+                                      .block_table = whole.block_table});
+    machine.synchronize();
+    return bytes_of(to.kv);
+  });
+}
+
+TEST(Fp8Kv, AuditsMeasureWhatIsStored) {
+  Machine machine;
+  const PlantedText text = PlantedText::random(12 * kMaskTileTokens, 5, 1, 2, 64);
+  const ScoreTilesArgs keys = text.call(machine, {}, 0, 128);
+  std::vector<int32_t> words;
+  for (int32_t tile = 0; tile < 12; ++tile) words.push_back(0x555 & ((2 << tile) - 1));
+  expect_same_results(machine, keys.kv, [&](const KvBlocksView& kv) {
+    const AuditMassArgs args{
+        .q = keys.q,
+        .batch = keys.batch,
+        .rows = keys.rows,
+        .scale = keys.scale,
+        .kv = kv,
+        .kv_begin = keys.kv_begin,
+        .kv_end = keys.kv_end,
+        .block_table = keys.block_table,
+        .mask = {.bits = machine.tensor(words, {1, 1, 12, 1}), .first_q_tile = 0},
+        .state = machine.tensor(DType::kF32, {num_audit_groups(0, 12), kAuditParts, 2, 4}),
+        .tally = machine.tensor(std::vector<int64_t>(kAuditCounts + 2), {kAuditCounts + 2})};
+    audit_mass(machine.stream(), args);
+    machine.synchronize();
+    return bytes_of(args.tally);
+  });
+}
+
+}  // namespace
+}  // namespace sluice::testing
