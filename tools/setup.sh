@@ -121,8 +121,8 @@ echo "setup: installing$missing"
 $as_root apt-get install -y -qq --no-install-recommends --print-uris $missing 2>/dev/null |
   awk '/^\047/ { bytes += $3; ++files }
     END { if (files) printf "setup: %d packages, %d MB to download\n", files, bytes / 1e6 }'
-# A shell makes the descriptor of the progress behind sudo, which closes all but three. apt closes it
-# for the scripts of packages, so it is not that of standard output.
+# A shell makes the descriptor of the progress behind sudo, which closes all but three. apt closes
+# it for the scripts of packages, so it is not that of standard output.
 # shellcheck disable=SC2086,SC2016  # a list of words; of the inner shell
 {
   $as_root env DEBIAN_FRONTEND=noninteractive sh -c 'exec apt-get install -y -q \

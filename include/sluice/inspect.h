@@ -100,6 +100,7 @@ MemoryPlan plan_memory(const EngineOptions& options);
 
 // A machine with one GPU, which need not be this one.
 struct PlannedMachine {
+  // As a driver reports it: a card of "24 GB" has 23.5 to 24 GiB.
   size_t gpu_bytes = 0;   // memory of the GPU, of which nothing is in use
   size_t host_bytes = 0;  // memory of the host that is available
 };

@@ -8,6 +8,7 @@
 
 namespace sluice::cli {
 
+// The table is that of this program, so a script has what this build has.
 int completion(const CompletionCommand& command) {
   write_result(completion_script(program(), command.shell));
   return kExitOk;

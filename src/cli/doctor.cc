@@ -145,6 +145,7 @@ void describe_link(const Findings& findings, Table* table) {
   table->add({"kept in", found.kept_in.empty() ? "no file: " + found.why_not_kept : found.kept_in});
 }
 
+// What is free now counts, since that is what an engine finds that is started next.
 VerdictMachine machine_of(const Findings& findings) {
   return {.gpu_bytes = findings.gpu_bytes,
           .free_host_bytes = findings.free_bytes,
@@ -198,6 +199,7 @@ nlohmann::ordered_json link_findings_json(const Findings& findings) {
   return json;
 }
 
+// The same sentences; programs that want numbers have those above.
 nlohmann::ordered_json verdicts_json(const Findings& findings) {
   nlohmann::ordered_json json;
   for (const UsualModel& model : kUsualModels) {

@@ -103,11 +103,13 @@ std::string describe_problems(const ModelCheck& check) {
   return text;
 }
 
+// The host of a machine that is not here is as large as this one unless it is given.
 PlannedMachine planned_machine(const InspectCommand& command, size_t gpu_bytes) {
   return {.gpu_bytes = gpu_bytes,
           .host_bytes = command.host_memory.value_or(read_host_memory().total_bytes)};
 }
 
+// Of this machine, or of the one that --gpu-memory describes.
 MemoryPlan plan_of(const InspectCommand& command) {
   if (!command.gpu_memory) return plan_memory(command.engine);
   return plan_memory(command.engine, planned_machine(command, *command.gpu_memory));
@@ -116,6 +118,7 @@ MemoryPlan plan_of(const InspectCommand& command) {
 // "128K", and whether the model or the memory ends it. "-": not even the weights fit.
 std::string longest_request(const InspectCommand& command, const PlannedMachine& machine,
                             KvOffload offload, int64_t model_limit) {
+  // All other options count, so the table answers for them, too: --max-num-seqs, --block-size.
   EngineOptions engine = command.engine;
   engine.kv.offload = offload;
   const MemoryPlan plan = plan_memory(engine, machine);
@@ -126,6 +129,7 @@ std::string longest_request(const InspectCommand& command, const PlannedMachine&
 // GPUs by their memory, with and without KV in host memory.
 std::string describe_fit(const InspectCommand& command, const ModelSummary& model) {
   constexpr size_t kGib = size_t{1} << 30;
+  // Sizes that are sold, with one or two cards that have each.
   struct Card {
     size_t gib;
     const char* examples;
@@ -142,6 +146,7 @@ std::string describe_fit(const InspectCommand& command, const ModelSummary& mode
                longest_request(command, machine, KvOffload::kOff, limit),
                longest_request(command, machine, KvOffload::kChunked, limit)});
   }
+  // Of every row, since only the GPU differs.
   const size_t host_bytes = planned_machine(command, 0).host_bytes;
   return fmt::format(
       "longest request in tokens, prompt and output together, with {} of host memory\n"

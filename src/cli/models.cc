@@ -40,6 +40,7 @@ struct FoundModel {
 
 // Links of the cache are followed; one to nothing counts as no bytes.
 uint64_t safetensors_bytes(const fs::path& directory) {
+  // A directory that vanishes meanwhile has no files; what is read of it next says so.
   uint64_t sum = 0;
   std::error_code error;
   for (fs::directory_iterator files(directory, error), end; !error && files != end;
@@ -61,13 +62,16 @@ std::string text_at(const nlohmann::json& object, const char* key) {
 // What also an unsupported model's configuration says.
 void read_raw_config(FoundModel* model) {
   const nlohmann::json config = read_json_file(model->directory / "config.json");
+  // Faults are those of summarize_model, which follows and words them.
   if (!config.is_object()) return;
   if (const auto names = config.find("architectures");
       names != config.end() && names->is_array() && !names->empty() && (*names)[0].is_string()) {
     model->architecture = (*names)[0].get<std::string>();
   }
+  // transformers 5 writes dtype, all before it torch_dtype.
   model->weight_type = text_at(config, "torch_dtype");
   if (model->weight_type.empty()) model->weight_type = text_at(config, "dtype");
+  // A quantised model keeps the type of what was quantised there, which would mislead.
   const auto quantization = config.find("quantization_config");
   if (quantization == config.end() || !quantization->is_object()) return;
   const std::string method = text_at(*quantization, "quant_method");
@@ -78,15 +82,20 @@ void read_raw_config(FoundModel* model) {
 void check_files(FoundModel* model) {
   EngineOptions options;
   options.model = model->directory.string();
+  // First, since an unsupported architecture is the most usual reason.
   const ModelSummary summary = summarize_model(options.model);
   model->num_parameters = summary.num_parameters;
   model->max_position_embeddings = summary.max_position_embeddings;
   const ModelCheck check = check_model(options);
   model->can_chat = check.chat.empty();
+  // Of several faults the first is shown: the others often follow from it.
   if (!check.problems.empty()) model->problem = check.problems[0];
+  // Over whatever else is missing: such directories have a configuration alone.
   if (model->file_bytes == 0) model->problem = "no weights; it runs with --load-format dummy";
 }
 
+// Everything about one model. A fault of its files is its `problem` and no error, so that the list
+// goes on. Errors: Interrupted, between two models.
 FoundModel look_at(std::string name, fs::path directory) {
   if (interrupted()) throw Interrupted();
   FoundModel model{.name = std::move(name), .directory = std::move(directory)};
@@ -106,6 +115,7 @@ void add_models_in(const fs::path& directory, std::vector<FoundModel>* models) {
     models->push_back(look_at(directory.string(), directory));
     return;
   }
+  // Sorted, since the order of a directory is that of its file system.
   std::vector<fs::path> below;
   std::error_code error;
   for (fs::directory_iterator entries(directory, error), end; !error && entries != end;
@@ -120,6 +130,8 @@ void add_models_in(const fs::path& directory, std::vector<FoundModel>* models) {
   for (const fs::path& path : below) models->push_back(look_at(path.string(), path));
 }
 
+// In the order of the command line, or of the names in the cache. Some tenths of a second a model,
+// most of it for the tokenizer.
 std::vector<FoundModel> find_models(const ModelsCommand& command) {
   ProgressLine progress("looking at models");
   std::vector<FoundModel> models;
@@ -138,6 +150,7 @@ std::string describe(const std::vector<FoundModel>& models) {
   table.align_left(6);
   std::string reasons;
   for (const FoundModel& model : models) {
+    // What is not known is a dash, since a zero would look like a number.
     const auto or_dash = [](bool is_known, std::string text) { return is_known ? text : "-"; };
     table.add(
         {model.name, or_dash(!model.architecture.empty(), model.architecture),
@@ -157,6 +170,7 @@ std::string describe(const std::vector<FoundModel>& models) {
   return table.to_string() + reasons;
 }
 
+// The list for programs: numbers without units, an empty problem for a model that runs.
 nlohmann::ordered_json models_json(const std::vector<FoundModel>& models) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const FoundModel& model : models) {
@@ -176,6 +190,7 @@ nlohmann::ordered_json models_json(const std::vector<FoundModel>& models) {
 
 }  // namespace
 
+// An empty list is no error: whoever starts with Sluice has none, and is told how to get one.
 int models(const ModelsCommand& command) {
   const std::vector<FoundModel> models = find_models(command);
   if (command.json) {

@@ -28,6 +28,7 @@ const std::vector<std::string> kRunCommon = {
     "--model",      "--file",        "--chat",          "--system",  "--json",
     "--verbose",    "--temperature", "--max-tokens",    "--device",  "--max-model-len",
     "--kv-offload", "--kv-store",    "--sparse-policy", "--help-all"};
+// Those of a server that other machines reach, and of its memory.
 const std::vector<std::string> kServeCommon = {
     "--model",        "--host",          "--port",       "--api-key-file", "--served-model-name",
     "--device",       "--max-model-len", "--kv-offload", "--kv-store",     "--sparse-policy",
@@ -90,6 +91,7 @@ ProgramSpec make_spec() {
        subcommand("man", "Print the manual page", man)});
   spec.moved = kMoved;
   spec.foreign = kForeign;
+  // The others have few options, or are for those who look for them.
   for (SubcommandSpec& command : spec.subcommands) {
     if (command.name == "run") command.common = kRunCommon;
     if (command.name == "serve") command.common = kServeCommon;

@@ -375,6 +375,7 @@ int run_conversation(const RunCommand& command) {
 
 // Whether the model has a chat template. Errors: of a directory that is no model.
 bool has_chat_template(const RunCommand& command) {
+  // A wrong name is reported as such, and not as a missing prompt.
   const ModelDirectory directory(command.engine.model);
   try {
     require_chat_template(command.engine, command.chat_options);
@@ -389,6 +390,7 @@ bool is_conversation(const RunCommand& command) {
   if (command.interactive) return true;
   const bool has_prompt =
       !command.prompts.empty() || !command.files.empty() || !command.tokens.empty();
+  // Who pipes a text in, or asks for JSON, wants one answer.
   if (has_prompt || command.json || command.special || !is_terminal(stdin)) return false;
   return command.chat || has_chat_template(command);
 }

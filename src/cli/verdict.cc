@@ -15,6 +15,7 @@ constexpr size_t kWorkBytes = size_t{3} << 29;
 constexpr size_t kRingBytes = size_t{1} << 30;
 
 std::string on_cpu(const UsualModel& model, size_t kv_bytes, const VerdictMachine& machine) {
+  // KV of all tokens, since a CPU has no other place for it.
   const size_t needed = model.weight_bytes + kWorkBytes + kv_bytes;
   if (static_cast<double>(needed) > kShare * static_cast<double>(machine.free_host_bytes)) {
     return fmt::format("no: it needs {} of memory", format_bytes(static_cast<double>(needed)));
@@ -28,10 +29,12 @@ std::string on_cpu(const UsualModel& model, size_t kv_bytes, const VerdictMachin
 
 std::string verdict_on(const UsualModel& model, int64_t num_tokens, const VerdictMachine& machine) {
   const size_t kv_bytes = model.kv_bytes_per_token * static_cast<size_t>(num_tokens);
+  // The order is that of --kv-offload auto: all on the GPU, else KV in host memory.
   if (machine.gpu_bytes == 0) return on_cpu(model, kv_bytes, machine);
   const double gpu_bytes = kShare * static_cast<double>(machine.gpu_bytes);
   const size_t least = model.weight_bytes + kWorkBytes;
   if (static_cast<double>(least + kv_bytes) <= gpu_bytes) return "yes";
+  // Weights are never offloaded.
   if (static_cast<double>(least + kRingBytes) > gpu_bytes) {
     return fmt::format("no: its weights and work space take {} of the GPU's memory",
                        format_bytes(static_cast<double>(least + kRingBytes)));
@@ -40,6 +43,7 @@ std::string verdict_on(const UsualModel& model, int64_t num_tokens, const Verdic
   if (kv_bytes > machine.free_host_bytes) {
     return fmt::format("no: {} of KV fit neither on the GPU nor in host memory", kv_text);
   }
+  // Pinning would fail at the start; the remedy is one line of the shell.
   if (kv_bytes > machine.lockable_bytes) {
     return fmt::format("yes, KV in host memory, once {} may be locked (ulimit -l)", kv_text);
   }

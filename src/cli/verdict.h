@@ -10,6 +10,8 @@
 namespace sluice::cli {
 
 // Sizes of published models, as `sluice inspect` has them.
+// The numbers are those of one model each; others of its size differ by some percent, and by a
+// factor of two in KV.
 struct UsualModel {
   const char* name;
   size_t weight_bytes;  // bf16
@@ -30,6 +32,8 @@ struct VerdictMachine {
 
 // "yes", "yes, KV in host memory", "yes, on the CPU: about 5 tokens a second", or "no: " and what
 // is too small.
+// An estimate: `sluice inspect MODEL` makes the engine's plan, which also has the sizes of passes.
+// tests/cli/verdict_test.cc compares both.
 std::string verdict_on(const UsualModel& model, int64_t num_tokens, const VerdictMachine& machine);
 
 }  // namespace sluice::cli

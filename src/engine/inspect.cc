@@ -28,11 +28,13 @@ class AbsentGpu final : public Device {
  public:
   explicit AbsentGpu(size_t num_bytes) : num_bytes_(num_bytes) {}
 
+  // Rules of the plan differ by the kind alone.
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   DeviceInfo info() const override {
     return {.name = "a GPU that is not here",
             .total_memory_bytes = num_bytes_,
             .free_memory_bytes = num_bytes_,
+            // No plan for a GPU depends on it.
             .num_cores = 1};
   }
   std::unique_ptr<Stream> make_stream(const StreamOptions&) override { refuse(); }
@@ -83,9 +85,12 @@ MemoryPlan plan_memory(const EngineOptions& options) {
   return make_engine_plan(options, config, *device, *make_policies(options)).memory;
 }
 
+// Nothing is taken and no GPU is opened: all sizes follow from the configuration and the two
+// numbers.
 MemoryPlan plan_memory(const EngineOptions& options, const PlannedMachine& machine) {
   EngineOptions elsewhere = options;
   elsewhere.device = "cpu";  // whose profile is none: that of a GPU here would say nothing
+  // Sizes of kernels are known in every build (ops/cuda/op_memory.h).
   AbsentGpu device(machine.gpu_bytes);
   const HostMemory host{.total_bytes = machine.host_bytes, .available_bytes = machine.host_bytes};
   const ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));

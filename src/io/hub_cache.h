@@ -34,6 +34,7 @@ std::optional<std::filesystem::path> find_in_hub_cache(std::string_view name);
 std::filesystem::path find_model(std::filesystem::path path);
 
 // All repositories of models with a snapshot, by name. Empty if there is no cache.
+// Cost: one directory is read for each, none of their files.
 std::vector<HubModel> list_hub_cache();
 
 }  // namespace sluice

@@ -17,6 +17,7 @@ bool takes_path(const Option& option) {
          option.kind == "MODEL";
 }
 
+// Short names first, as --help has them.
 std::vector<std::string> names_of(const std::vector<Option>& options) {
   std::vector<std::string> names;
   for (const Option& option : options) {
@@ -31,6 +32,8 @@ std::string pattern(const Option& option) {
   return option.short_name.empty() ? option.long_name : option.short_name + "|" + option.long_name;
 }
 
+// Commands of the program or of a group. `help` and `version` are words of the parser, not of the
+// table.
 std::vector<std::string> words_below(const ProgramSpec& program, const std::string& prefix) {
   std::vector<std::string> words;
   for (const SubcommandSpec* child : children(program, prefix)) {
@@ -57,12 +60,15 @@ std::string bash_values(const OptionSet& set) {
   return text;
 }
 
+// One case of the script: the values of the option before the cursor, then all options.
 std::string bash_command(const SubcommandSpec& spec) {
   const OptionSet set = options_of(spec);
   return fmt::format("    '{}')\n      case \"$prev\" in\n{}      esac\n      options='{}' ;;\n",
                      spec.name, bash_values(set), fmt::join(names_of(set.options()), " "));
 }
 
+// A word that begins with a dash is completed as an option, another as a file: prompts and models
+// are words, and models are directories.
 std::string bash_script(const ProgramSpec& program) {
   std::string groups, commands;
   for (const SubcommandSpec& spec : program.subcommands) {
@@ -115,11 +121,13 @@ std::string fish_quoted(std::string_view text) {
   return quoted + "'";
 }
 
+// -F lets fish complete files; -x needs a value and completes none but those of -a.
 std::string fish_option(const std::string& program, const std::string& condition,
                         const Option& option) {
   std::string line = fmt::format("complete -c {} -n {} -l {}", program, fish_quoted(condition),
                                  option.long_name.substr(2));
   if (!option.short_name.empty()) line += " -s " + option.short_name.substr(1);
+  // A flag has neither.
   if (!option.kind.empty()) line += takes_path(option) ? " -rF" : " -x";
   if (!option.choices.empty()) {
     line += fmt::format(" -a {}", fish_quoted(fmt::format("{}", fmt::join(option.choices, " "))));
@@ -140,6 +148,7 @@ std::string fish_condition(const std::string& command) {
   return condition;
 }
 
+// fish asks for each completion whether its condition holds, so each has the words of its command.
 std::string fish_script(const ProgramSpec& program) {
   const std::string& name = program.name;
   std::string text =
@@ -147,6 +156,7 @@ std::string fish_script(const ProgramSpec& program) {
   for (const SubcommandSpec& spec : program.subcommands) {
     const size_t space = spec.name.find(' ');
     const std::string group = space == spec.name.npos ? "" : spec.name.substr(0, space);
+    // A command is completed until one is there; one of a group, behind the group.
     std::string condition = "__fish_use_subcommand";
     if (!group.empty()) {
       condition = fmt::format("{}; and not __fish_seen_subcommand_from {}", fish_condition(group),

@@ -18,6 +18,8 @@ struct ConfigEntry {
 //
 // Errors: kInvalidArgument naming file and line: it cannot be read, is no YAML or no mapping, a
 // name occurs twice, a value is a mapping.
+// Values are texts, read as those of a command line, so that both have one set of rules: "32K" is a
+// number of tokens, and true is 1.
 std::vector<ConfigEntry> read_config_file(const std::string& path);
 
 }  // namespace sluice::cli

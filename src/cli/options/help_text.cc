@@ -57,6 +57,7 @@ std::string footer(const ProgramSpec& program, size_t width) {
   return text;
 }
 
+// Whether --help shows the option; --help-all shows all.
 bool is_common(const SubcommandSpec& spec, const Option& option) {
   return std::ranges::find(spec.common, option.long_name) != spec.common.end();
 }

@@ -29,6 +29,7 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
+// Titles of man pages are in capitals.
 std::string capitals(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -37,8 +38,10 @@ std::string capitals(std::string_view text) {
   return result;
 }
 
+// A section of the page.
 std::string section(std::string_view title) { return fmt::format(".SH {}\n", capitals(title)); }
 
+// A paragraph with a tag: an option, and below it what it does.
 std::string entry(std::string_view left, std::string_view text) {
   return fmt::format(".TP\n.B {}\n{}\n", escaped(left), escaped(text));
 }
@@ -49,6 +52,7 @@ struct Group {
   std::string text;  // its entries
 };
 
+// A group is known by its title and its text: commands may have other help for the same name.
 std::vector<Group> groups_of(const OptionSet& set) {
   std::vector<Group> groups;
   for (const Option& option : set.options()) {
@@ -67,6 +71,7 @@ std::map<std::string, int> count_groups(const ProgramSpec& program) {
   return count;
 }
 
+// The line that one copies.
 std::string usage(const ProgramSpec& program, const SubcommandSpec& spec, const OptionSet& set) {
   std::string text = fmt::format(".B {} {}\n[OPTIONS]", program.name, escaped(spec.name));
   if (set.positional().reader) text += " " + escaped(set.positional().long_name);
@@ -80,6 +85,7 @@ std::string command_text(const ProgramSpec& program, const SubcommandSpec& spec,
   std::string text = fmt::format(".SS {} {}\n{}.\n.PP\n{}", program.name, escaped(spec.name),
                                  escaped(spec.summary), usage(program, spec, set));
   if (set.positional().reader) text += entry(set.positional().long_name, set.positional().help);
+  // Engine options would otherwise be there once for each of ten commands.
   std::vector<std::string> shared;
   for (const Group& group : groups_of(set)) {
     if (count.at(group.title + group.text) > 1) {
@@ -103,6 +109,7 @@ std::string shared_groups(const ProgramSpec& program, std::map<std::string, int>
   std::string text;
   for (const SubcommandSpec& spec : program.subcommands) {
     for (const Group& group : groups_of(options_of(spec))) {
+      // A copy of the counts, in which what was printed becomes 0.
       int& num_commands = count[group.title + group.text];
       if (num_commands < 2) continue;
       num_commands = 0;  // is printed now
@@ -114,6 +121,7 @@ std::string shared_groups(const ProgramSpec& program, std::map<std::string, int>
 
 }  // namespace
 
+// Sections in the order that man-pages(7) asks for.
 std::string man_page(const ProgramSpec& program) {
   const std::map<std::string, int> count = count_groups(program);
   std::string text = fmt::format(".TH {} 1 \"\" \"{}\" \"User Commands\"\n", capitals(program.name),

@@ -108,10 +108,12 @@ class WordReader {
       if (name == "--config") {
         fail(ErrorCode::kInvalidArgument, "{}: a file of options names no other", path);
       }
+      // As on a command line: what another program calls its own is answered or accepted first.
       const std::string first = entry.values.empty() ? "" : entry.values[0];
       if (!has(name) && asks_for_what_is(name, first)) continue;
       refuse_foreign(name, &first, path + ": ");
       const Option& option = find(name, path + ": ");
+      // The command line and the environment were read before, and win.
       if (!given_.emplace(option.long_name, entry.name + " of " + path).second) continue;
       read_values(option, entry.values);
     }
@@ -371,6 +373,7 @@ const SubcommandSpec* find_subcommand(const ProgramSpec& program,
 }
 
 // What every command has, besides its own options.
+// They are declared last, so that they end every --help.
 struct GeneralOptions {
   bool wants_help = false, wants_all = false, wants_version = false;
   std::string config;  // a file; "": none
@@ -388,6 +391,7 @@ void declare_general(OptionSet& set, GeneralOptions* general) {
 
 }  // namespace
 
+// For descriptions and completion, which need names and texts alone.
 OptionSet options_of(const SubcommandSpec& spec) {
   OptionSet set;
   if (!spec.begin) return set;

@@ -16,6 +16,7 @@ namespace {
 // Answers that are written when the engine has ended still have to reach their clients.
 constexpr http::Milliseconds kTimeToWrite{2'000};
 
+// The first is what answers carry.
 std::vector<std::string> names_of(const SluiceServerOptions& options) {
   if (!options.model_names.empty()) return options.model_names;
   const std::filesystem::path path =
