@@ -136,6 +136,7 @@ TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
       "cli/score.cc enable_prefix_caching",
       "cli/trace.cc enable_prefix_caching",
       "lab/overlap.cc enable_prefix_caching",
+      "lab/structured.cc enable_prefix_caching",
       "lab/recall/recall.cc enable_prefix_caching",
       "cli/bench/throughput.cc enable_prefix_caching",
       "cli/bench/generation.cc enable_prefix_caching",
@@ -143,6 +144,7 @@ TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
       "cli/bench/serve/streams.cc enable_prefix_caching",
       // Refused: Unused::kSequences and Unused::kNoPrefixes.
       "lab/overlap.cc max_num_seqs",
+      "lab/structured.cc max_num_seqs",
       "cli/bench/generation.cc max_num_seqs",
       "cli/bench/kv_run.cc max_num_seqs",
       "lab/speculative/speculative_run.cc enable_prefix_caching",
