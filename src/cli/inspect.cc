@@ -126,7 +126,7 @@ std::string longest_request(const InspectCommand& command, const PlannedMachine&
   return format_tokens(plan.max_model_len) + (plan.max_model_len >= model_limit ? " (all)" : "");
 }
 
-// GPUs by their memory, with and without KV in host memory.
+// GPUs by their memory, with KV on the GPU alone and as --kv-offload auto decides.
 std::string describe_fit(const InspectCommand& command, const ModelSummary& model) {
   constexpr size_t kGib = size_t{1} << 30;
   // Sizes that are sold, with one or two cards that have each.
@@ -137,14 +137,14 @@ std::string describe_fit(const InspectCommand& command, const ModelSummary& mode
   constexpr Card kCards[] = {{8, "RTX 4060"},      {12, "RTX 4070"}, {16, "RTX 4080, T4"},
                              {24, "RTX 4090, L4"}, {32, "RTX 5090"}, {48, "L40S, A6000"},
                              {80, "A100, H100"},   {141, "H200"}};
-  Table table({"GPU memory", "as", "KV on the GPU", "KV in host memory"});
+  Table table({"GPU memory", "as", "KV on the GPU", "also in host memory"});
   table.align_left(1);
   const int64_t limit = model.max_position_embeddings;
   for (const Card& card : kCards) {
     const PlannedMachine machine = planned_machine(command, card.gib * kGib);
     table.add({fmt::format("{} GiB", card.gib), card.examples,
                longest_request(command, machine, KvOffload::kOff, limit),
-               longest_request(command, machine, KvOffload::kChunked, limit)});
+               longest_request(command, machine, KvOffload::kAuto, limit)});
   }
   // Of every row, since only the GPU differs.
   const size_t host_bytes = planned_machine(command, 0).host_bytes;
