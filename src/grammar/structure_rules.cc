@@ -28,9 +28,15 @@ std::string rules_of_regex(const std::string& regex) {
 std::string rules_of_choices(const std::vector<std::string>& choices) {
   if (choices.empty()) fail(ErrorCode::kInvalidArgument, "choice: it is empty; give texts");
   std::vector<std::string> literals;
+  size_t num_bytes = 0;
   for (const std::string& choice : choices) {
     if (choice.empty()) fail(ErrorCode::kInvalidArgument, "choice: a text is empty; leave it out");
     literals.push_back(rule_literal(choice));
+    num_bytes += literals.back().size();
+  }
+  if (num_bytes > kMaxLiteralBytes) {
+    fail(ErrorCode::kInvalidArgument, "choice: texts take more than {} KiB; give fewer",
+         kMaxLiteralBytes >> 10);
   }
   RuleWriter rules;
   rules.set("root", rule_choice(literals));

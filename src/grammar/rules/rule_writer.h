@@ -17,6 +17,10 @@ namespace sluice {
 // A grammar's text beyond this is refused: it would take minutes to compile.
 inline constexpr size_t kMaxRuleBytes = 4 << 20;
 
+// Nor are texts to choose from, in all: the time to compile them grows with the square, to about
+// four seconds.
+inline constexpr size_t kMaxLiteralBytes = 256 << 10;
+
 inline constexpr char kAnyQuoted[] = "json_text";
 
 class RuleWriter {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -13,8 +14,8 @@
 namespace sluice {
 namespace {
 
-constexpr int kMaxMergeDepth = 64;      // references and parts within each other
-constexpr int64_t kMaxMerged = 50'000;  // of one schema; some milliseconds for each hundred
+constexpr int kMaxMergeDepth = 64;       // references and parts within each other
+constexpr int64_t kMaxMerged = 200'000;  // of one schema; some milliseconds for each hundred
 
 // What flat schemas keep.
 constexpr std::array kConstraints = std::to_array<std::string_view>({"type",
@@ -150,16 +151,20 @@ void trim(Json& flat) {
   }
 }
 
-// A name has to satisfy what each part says of it.
-void merge_maps(Json& value, const Json& other) {
-  for (auto it = other.begin(); it != other.end(); ++it) {
-    const auto known = value.find(it.key());
-    if (known == value.end()) {
-      value[it.key()] = it.value();
-    } else {
-      *known = pair_of(*known, it.value());
-    }
+// Whether a schema is about texts, numbers and listed values alone, so that it contains no other
+// and can be merged at once.
+bool is_simple(const Json& schema) {
+  static const std::set<std::string_view> kSimple = {
+      "type",       "enum",      "const",   "format",           "pattern",
+      "minLength",  "maxLength", "minimum", "maximum",          "exclusiveMinimum",
+      "multipleOf", "title",     "default", "exclusiveMaximum", "description",
+      "examples",   "$comment",  "%notEnum"};
+  if (!schema.is_object()) return false;
+  for (auto it = schema.begin(); it != schema.end(); ++it) {
+    const bool is_opposite = it.key() == "not" && is_simple(it.value());
+    if (!is_opposite && !kSimple.contains(it.key())) return false;
   }
+  return true;
 }
 
 // The same by position: what follows the shorter prefix is its `items`.
@@ -186,7 +191,10 @@ void merge_arrays(Json& all, const Json& other) {
 Json pair_of(const Json& a, const Json& b) {
   if (a == Json(true) || a == b || b == Json(false)) return b;
   if (b == Json(true) || a == Json(false)) return a;
-  return Json::object({{"allOf", Json::array({a, b})}});
+  const bool is_list = a.size() == 1 && a.contains("allOf");  // of an earlier pair, say
+  Json parts = is_list ? Json(a["allOf"]) : Json::array({a});
+  if (std::ranges::find(parts, b) == parts.end()) parts.push_back(b);
+  return Json::object({{"allOf", std::move(parts)}});
 }
 
 Json SchemaMerger::rest_items(const Json& flat) {
@@ -244,6 +252,21 @@ Json SchemaMerger::both(const Json& a, const Json& b, std::string_view pointer) 
   return all;
 }
 
+// A name has to satisfy what each part says of it. What is simple is merged now: of a kind that is
+// compared with one value after another only what is left is kept.
+void SchemaMerger::merge_maps(Json& value, const Json& other, std::string_view pointer) {
+  for (auto it = other.begin(); it != other.end(); ++it) {
+    const auto known = value.find(it.key());
+    if (known == value.end()) {
+      value[it.key()] = it.value();
+    } else if (*known != it.value() && is_simple(*known) && is_simple(it.value())) {
+      *known = both(*known, it.value(), pointer);
+    } else {
+      *known = pair_of(*known, it.value());
+    }
+  }
+}
+
 // Keywords that only one of them has are taken as they are.
 void SchemaMerger::merge_into(Json& all, const Json& other, std::string_view pointer) {
   if (++num_merged_ > kMaxMerged) {
@@ -262,7 +285,7 @@ void SchemaMerger::merge_into(Json& all, const Json& other, std::string_view poi
   for (auto it = other.begin(); it != other.end() && all.is_object(); ++it) {
     if (std::ranges::find(kOfArrays, it.key()) != kOfArrays.end()) continue;
     if (all.contains(it.key())) {
-      merge_key(all, it.key(), it.value());
+      merge_key(all, it.key(), it.value(), pointer);
     } else {
       all[it.key()] = it.value();
     }
@@ -270,7 +293,8 @@ void SchemaMerger::merge_into(Json& all, const Json& other, std::string_view poi
 }
 
 // The tighter one of two limits, what two lists have in common or have together.
-void SchemaMerger::merge_key(Json& all, const std::string& key, const Json& other) {
+void SchemaMerger::merge_key(Json& all, const std::string& key, const Json& other,
+                             std::string_view pointer) {
   Json& value = all[key];
   if (value == other) return;
   const bool is_min = key.starts_with("min") || key == "exclusiveMinimum";
@@ -285,7 +309,7 @@ void SchemaMerger::merge_key(Json& all, const std::string& key, const Json& othe
     keep_values(all, other);
     if (all["enum"].empty()) all = false;
   } else if (key == "properties" || key == "patternProperties") {
-    merge_maps(value, other);
+    merge_maps(value, other, pointer);
   } else if (key == "propertyNames") {
     value = pair_of(value, other);
   } else if (is_min || key.starts_with("max") || key == "exclusiveMaximum") {

@@ -55,7 +55,8 @@ class SchemaMerger {
 
  private:
   void merge_into(Json& all, const Json& flat_other, std::string_view pointer);
-  static void merge_key(Json& all, const std::string& key, const Json& value);
+  void merge_key(Json& all, const std::string& key, const Json& value, std::string_view pointer);
+  void merge_maps(Json& value, const Json& other, std::string_view pointer);
   const Json& flat_ref(const std::string& ref);
 
   const Json& root_;

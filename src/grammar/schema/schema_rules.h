@@ -147,6 +147,7 @@ class SchemaRules {
   SchemaMerger merger_;
   RuleWriter rules_;
   std::map<std::string, Rule> made_;  // by the text of their flat schema
+  size_t literal_bytes_ = 0;          // of all listed values
   size_t key_bytes_ = 0;              // of all these texts
   int64_t level_ = 0;                 // of nested arrays and objects
   int value_depth_ = 0;

@@ -1,6 +1,7 @@
 // Numbers, texts and given values.
 #include <fmt/format.h>
 
+#include "core/error.h"
 #include "grammar/schema/schema_limits.h"
 #include "grammar/schema/schema_rules.h"
 
@@ -36,7 +37,14 @@ SchemaRules::Expression SchemaRules::string_of(const Json& flat) {
 // Each value is a literal of its own; xgrammar joins what they begin with.
 SchemaRules::Expression SchemaRules::literals_of(const Json& values) {
   std::vector<std::string> alternatives;
-  for (const Json& value : values) alternatives.push_back(value_literal(value));
+  for (const Json& value : values) {
+    alternatives.push_back(value_literal(value));
+    literal_bytes_ += alternatives.back().size();
+  }
+  if (literal_bytes_ > kMaxLiteralBytes) {
+    fail(ErrorCode::kInvalidArgument, "schema: listed values take more than {} KiB; list fewer",
+         kMaxLiteralBytes >> 10);
+  }
   return alternatives.empty() ? Expression() : rule_choice(alternatives);
 }
 
