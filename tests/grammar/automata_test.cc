@@ -185,6 +185,21 @@ TEST(NumberTexts, HaveMultiplesExclusionsAndFractions) {
   for (const char* text : {"0", "1.0", "-3", "00.5"}) EXPECT_FALSE(fractions.accepts(text)) << text;
 }
 
+// 253 characters in all, so many labels are short.
+TEST(Formats, HostsHaveAnEnd) {
+  const auto host = [](int num_labels, size_t size) {
+    std::string text(size, 'a');
+    for (int i = 1; i < num_labels; ++i) text += "." + std::string(size, 'a');
+    return text;
+  };
+  const Automaton& texts = format_texts("hostname");
+  EXPECT_TRUE(texts.accepts(host(3, 63)));
+  EXPECT_TRUE(texts.accepts(host(12, 20)));
+  EXPECT_FALSE(texts.accepts(host(1, 64)));
+  EXPECT_FALSE(texts.accepts(host(4, 63)));
+  EXPECT_FALSE(texts.accepts(host(13, 20)));
+}
+
 TEST(Formats, AcceptTextsOfTheirKind) {
   const std::vector<std::tuple<const char*, const char*, const char*>> cases = {
       {"date", "2024-02-29", "2023-02-29"},
