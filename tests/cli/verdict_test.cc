@@ -1,5 +1,5 @@
 // What doctor says of usual models, and the plans for machines that are not here.
-#include "cli/verdict.h"
+#include "cli/doctor/verdict.h"
 
 #include <string>
 

@@ -9,12 +9,12 @@
 #include <sys/resource.h>
 
 #include "cli/commands.h"
+#include "cli/doctor/verdict.h"
 #include "cli/gpu/gpu_link.h"
 #include "cli/interrupt.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
-#include "cli/verdict.h"
 #include "core/error.h"
 #include "device/cpu/cpu_features.h"
 #include "device/device.h"

@@ -1,5 +1,5 @@
 // Judges sizes with the engine's default share of the memory and round figures for all else.
-#include "cli/verdict.h"
+#include "cli/doctor/verdict.h"
 
 #include <fmt/format.h>
 
