@@ -29,6 +29,8 @@ const CharSet kSpaces{{0x9, 0xD},       {0x20, 0x20},     {0xA0, 0xA0},     {0x1
                       {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharSet kLineEnds{{0xA, 0xA}, {0xD, 0xD}, {0x2028, 0x2029}};
 
+constexpr int64_t kNoMax = -1;  // of a repetition
+
 // Reads the expression once, from left to right, and adds its states on the way. A part of it has
 // one state where it begins and one where it ends, which nothing else shares.
 class RegexParser {
@@ -53,8 +55,8 @@ class RegexParser {
   Part repeated(int depth);
   Part atom(int depth);
   Part group(int depth);
-  Part repeat(size_t begin, size_t end, int64_t min, std::optional<int64_t> max, int depth);
-  bool read_bounds(int64_t& min, std::optional<int64_t>& max);
+  Part repeat(size_t begin, size_t end, int64_t min, int64_t max, int depth);
+  bool read_bounds(int64_t& min, int64_t& max);
   std::optional<int64_t> read_number();
   CharSet char_class();
   CharSet class_member();
@@ -144,7 +146,7 @@ RegexParser::Part RegexParser::repeated(int depth) {
   const Part once = atom(depth);
   const size_t end = pos_;
   int64_t min = 1;
-  std::optional<int64_t> max = 1;
+  int64_t max = 1;
   if (!read_bounds(min, max)) return once;
   if (is_anchor) refuse("a repeated anchor");
   take(U'?');
@@ -156,23 +158,23 @@ RegexParser::Part RegexParser::repeated(int depth) {
   return part;
 }
 
-// *, +, ?, {n}, {n,} and {n,m}; false if none of them follows. A maximum that is empty is none.
-bool RegexParser::read_bounds(int64_t& min, std::optional<int64_t>& max) {
+// *, +, ?, {n}, {n,} and {n,m}; false if none of them follows.
+bool RegexParser::read_bounds(int64_t& min, int64_t& max) {
   if (take(U'*')) {
     min = 0;
-    max.reset();
+    max = kNoMax;
   } else if (take(U'+')) {
-    max.reset();
+    max = kNoMax;
   } else if (take(U'?')) {
     min = 0;
   } else if (take(U'{')) {
     const auto first = read_number();
     if (!first) refuse("a count that is no number");
     min = *first;
-    max = first;
-    if (take(U',')) max = read_number();
+    max = min;
+    if (take(U',')) max = read_number().value_or(kNoMax);
     if (!take(U'}')) refuse("a count without its }");
-    if (max && *max < min) refuse("a count whose maximum is below its minimum");
+    if (max != kNoMax && max < min) refuse("a count whose maximum is below its minimum");
   } else {
     return false;
   }
@@ -190,8 +192,8 @@ std::optional<int64_t> RegexParser::read_number() {
 }
 
 // Copies up to `max`; from `min` on each may be the last. Without a maximum the last one loops.
-RegexParser::Part RegexParser::repeat(size_t begin, size_t end, int64_t min,
-                                      std::optional<int64_t> max, int depth) {
+RegexParser::Part RegexParser::repeat(size_t begin, size_t end, int64_t min, int64_t max,
+                                      int depth) {
   const auto copy = [&] {
     pos_ = begin;
     const Part part = atom(depth);
@@ -200,14 +202,14 @@ RegexParser::Part RegexParser::repeat(size_t begin, size_t end, int64_t min,
   };
   const int32_t first = made_.add_state();
   Part all{first, first};
-  const int64_t num_copies = max.value_or(min + 1);
+  const int64_t num_copies = max != kNoMax ? max : min + 1;
   const int32_t last = made_.add_state();
   for (int64_t i = 0; i < num_copies; ++i) {
     const Part part = copy();
     if (i >= min) made_.add_move(all.end, last);
     made_.add_move(all.end, part.begin);
     all.end = part.end;
-    if (!max && i >= min) made_.add_move(part.end, part.begin);
+    if (max == kNoMax && i >= min) made_.add_move(part.end, part.begin);
   }
   made_.add_move(all.end, last);
   all.end = last;
