@@ -151,6 +151,7 @@ TEST(NumberTexts, HaveWholeAndMultipleForms) {
   }
   EXPECT_TRUE(number_texts({.min = bound(3)}).accepts("123456789012345678901234567890"));
   EXPECT_FALSE(decimal_of(1e30).has_value());
+  EXPECT_EQ(decimal_of(-9007199254740991.)->magnitude.whole, "9007199254740991");
   EXPECT_FALSE(decimal_of(0.1234567890123456).has_value());
 }
 

@@ -193,7 +193,9 @@ std::optional<SignedDecimal> decimal_of(double value) {
   }
   SignedDecimal result = decimal_of_text(text);
   const size_t num_digits = result.magnitude.whole.size() + result.magnitude.fraction.size();
-  return num_digits > static_cast<size_t>(kMaxDigits) ? std::nullopt : std::optional(result);
+  const bool is_exact = std::trunc(value) == value && std::fabs(value) <= kMaxInteger;
+  const bool is_short = num_digits <= static_cast<size_t>(kMaxDigits);
+  return is_exact || is_short ? std::optional(result) : std::nullopt;
 }
 
 // A state for each remainder and place: 0.25 has 25 remainders, 1000 has 1000.

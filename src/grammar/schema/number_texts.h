@@ -53,8 +53,11 @@ struct NumberBounds {
 
 inline constexpr int64_t kMaxMultiple = 1000;
 
-// The number in its shortest decimal form, if that has at most 15 digits: between such numbers,
-// doubles are in the order of their texts.
+// Up to here each integer is a double; JavaScript's MAX_SAFE_INTEGER is one less.
+inline constexpr double kMaxInteger = 9007199254740992;
+
+// The number in its shortest decimal form, if that has at most 15 digits, or it is an integer up to
+// kMaxInteger: between such numbers, doubles are in the order of their texts.
 std::optional<SignedDecimal> decimal_of(double value);
 // The same of a text without an exponent, of any length.
 SignedDecimal decimal_of_text(std::string_view text);

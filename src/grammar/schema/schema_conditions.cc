@@ -29,13 +29,11 @@ void add_if(const Json& schema, std::vector<Json>& result) {
   result.push_back(choice(pair_of(*condition, then), pair_of(opposite(*condition), otherwise)));
 }
 
-// Without the property, or with what depends on it, which then comes after the property.
+// Without the property, or with what depends on it.
 void add_dependent(const Json& schema, std::vector<Json>& result) {
   const auto add = [&](const std::string& name, const Json& dependent) {
     const Json absent = Json::object({{"properties", Json::object({{name, false}})}});
-    const Json present = Json::object({{"properties", Json::object({{name, true}})}});
-    result.push_back(dependent == Json(false) ? absent
-                                              : choice(absent, pair_of(present, dependent)));
+    result.push_back(dependent == Json(false) ? absent : choice(absent, dependent));
   };
   const auto names = schema.find("dependentRequired");
   if (names != schema.end()) {

@@ -2,6 +2,7 @@
 #include "grammar/schema/schema_limits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 namespace sluice {
 namespace {
 
+constexpr double kOnlyIntegers = 1e15;  // from here on a bound has no digit for fractions
 constexpr int64_t kEndless = 10'000'000;
 constexpr int64_t kMaxRepeats = 20'000;
 
@@ -28,6 +30,10 @@ std::optional<NumberBound> bound_in(const Json& schema, const char* inclusive,
     if (bound && !is_tighter && !(is_exclusive && next == value)) continue;
     value = next;
     bound = NumberBound{.value = decimal_of(next).value(), .is_exclusive = is_exclusive};
+    if (!is_exclusive || std::fabs(next) < kOnlyIntegers) continue;
+    // A fraction next to it would be read as the bound itself.
+    const int64_t neighbour = static_cast<int64_t>(next) + (is_min ? 1 : -1);
+    bound = NumberBound{.value = decimal_of_text(std::to_string(neighbour))};
   }
   return bound;
 }
