@@ -183,7 +183,8 @@ TEST(AnswerStream, ErrorsEndIt) {
       "\"param\":null,\"code\":null}}\n\ndata: [DONE]\n\n");
 }
 
-// At once, at most four a second, never backwards, and always at the end.
+// When the engine begins with what the cache has, then at most four a second, never backwards, and
+// always at the end.
 TEST(AnswerStream, PromptProgress) {
   api::AnswerOptions options = chat_options();
   options.queued = at_ms(1000);
@@ -198,6 +199,7 @@ TEST(AnswerStream, PromptProgress) {
   api::AnswerStream stream = stream_of(shared(options));
   Client client;
   client.read(rendered(stream.start()));
+  EXPECT_TRUE(client.shares().empty()) << "what the cache has is not known yet";
   const auto progress = [&](size_t choice, int64_t done, int64_t ms) {
     const auto event = stream.progress(
         choice, {.num_prompt_tokens = 100, .num_cached_tokens = 5, .num_done = done}, at_ms(ms));
@@ -209,16 +211,17 @@ TEST(AnswerStream, PromptProgress) {
     client.read(text);
     return true;
   };
-  EXPECT_FALSE(progress(0, 10, 1249));
-  EXPECT_TRUE(progress(0, 10, 1250));
-  EXPECT_FALSE(progress(0, 20, 1499));
+  EXPECT_TRUE(progress(0, 5, 1010));
+  EXPECT_FALSE(progress(0, 10, 1259));
+  EXPECT_TRUE(progress(0, 10, 1260));
+  EXPECT_FALSE(progress(0, 20, 1509));
   EXPECT_FALSE(progress(1, 5, 1600));
   EXPECT_TRUE(progress(0, 30, 1600));
   EXPECT_TRUE(progress(0, 100, 1601));
   EXPECT_FALSE(progress(1, 100, 3000));
   EXPECT_EQ(Json(client.shares()).dump(),
-            R"([{"cache":0,"processed":0,"time_ms":0,"total":100},)"
-            R"({"cache":5,"processed":10,"time_ms":250,"total":100},)"
+            R"([{"cache":5,"processed":5,"time_ms":10,"total":100},)"
+            R"({"cache":5,"processed":10,"time_ms":260,"total":100},)"
             R"({"cache":5,"processed":30,"time_ms":600,"total":100},)"
             R"({"cache":5,"processed":100,"time_ms":601,"total":100}])");
 }

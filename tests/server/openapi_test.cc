@@ -2,6 +2,7 @@
 #include "server/api/openapi.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -111,6 +112,32 @@ TEST(OpenApi, LimitsBiases) {
   EXPECT_EQ(chat["allowed_token_ids"]["maxItems"], 16'384) << chat["allowed_token_ids"];
 }
 
+// Calls `see` with each rule of types in it.
+void for_each_type(const Json& schema, const std::function<void(const Json&)>& see) {
+  if (!schema.is_structured()) return;
+  for (const auto& [name, rule] : schema.items()) {
+    if (name != "properties") {
+      if (schema.is_object() && name == "type") see(rule);
+      for_each_type(rule, see);
+      continue;
+    }
+    for (const auto& [property, of_property] : rule.items()) for_each_type(of_property, see);
+  }
+}
+
+// A list within a list is no type: programs that read the description stop at it.
+TEST(OpenApi, TypesAreNamesOrListsOfNames) {
+  size_t num_types = 0;
+  for_each_type(document()["components"]["schemas"], [&](const Json& type) {
+    const bool is_list = type.is_array() && std::ranges::all_of(type, [](const Json& name) {
+                           return name.is_string();
+                         });
+    EXPECT_TRUE(type.is_string() || is_list) << type;
+    ++num_types;
+  });
+  EXPECT_GT(num_types, 100U);
+}
+
 bool is_type(const Json& type, const Json& value) {
   return (type == "null" && value.is_null()) || (type == "boolean" && value.is_boolean()) ||
          (type == "integer" && value.is_number_integer()) ||
@@ -184,8 +211,8 @@ bool is_let_through(const OptionFacts& facts, const Json& value) {
 TEST(OpenApi, SaysWhatTheCheckLetsThrough) {
   const Json values = Json::parse(
       R"([true, false, 0, 1, -1, 2, 16, 20, 21, 128, 129, 1024, -2, 0.5, 1.5, -0.5, 2.01, 1e30,
-          1e300, "", "a", "none", "low", "x y", [], {}, 2147483647, 2147483648, "text", ["a"], [1],
-          [""], {"a": 1}, [{}], [[1]], [[]]])");
+          5e-324, 1e-45, 1e300, "", "a", "none", "low", "x y", [], {}, 2147483647, 2147483648,
+          "text", ["a"], [1], [""], {"a": 1}, [{}], [[1]], [[]]])");
   size_t num_refused = 0;
   for (const auto fields :
        {request_fields(RequestKind::kCompletion), request_fields(RequestKind::kChat),
@@ -253,6 +280,7 @@ std::vector<Bodies> body_table() {
       R"({"role":"user","content":3})",
       R"({"role":"user","content":[{"type":"text","text":"a"}]})",
       R"({"role":"user","content":[{"type":"text"}]})",
+      R"({"role":"user","content":[{"type":"text","text":null}]})",
       R"({"role":"user","content":["a"]})",
       R"({"role":"user","content":[{"type":"image_url"}]})",
       R"({"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]})",
@@ -266,7 +294,9 @@ std::vector<Bodies> body_table() {
       R"({"role":"tool","content":"a"})",
       R"({"role":"user","content":[{"type":"text","text":"a"}]})",
       R"({"role":"user","content":[{"type":"text"}]})",
+      R"({"role":"user","content":[{"type":"text","text":null}]})",
       R"({"role":"user","content":[{"type":"thinking","thinking":"a"}]})",
+      R"({"role":"assistant","content":[{"type":"thinking","thinking":null}]},)" + user,
       R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"1"}]})",
       R"({"role":"system","content":[{"type":"tool_result","tool_use_id":"1"}]})",
       R"({"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f"}]})",
@@ -280,6 +310,7 @@ std::vector<Bodies> body_table() {
       R"({"role":"user"})",
       R"({"role":"tool","content":"a"})",
       R"({"role":"user","content":[{"type":"input_image"}]})",
+      R"({"role":"user","content":[{"type":"input_text","text":null}]})",
       R"({"type":"function_call","call_id":"1","name":"f"})",
       R"({"type":"function_call","name":"f"})",
       R"({"type":"function_call_output","call_id":"1","output":"a"})",

@@ -82,6 +82,15 @@ TEST(StructureFields, AskForNothingWhereTheyAreNeutral) {
   }
 }
 
+// Who gives no text by mistake must not get an answer without a structure.
+TEST(StructureFields, AnEmptyTextIsOne) {
+  for (const char* members :
+       {R"("structured_outputs":{"grammar":""})", R"("structured_outputs":{"regex":""})"}) {
+    ASSERT_NE(of_chat(members), nullptr) << members;
+    EXPECT_EQ(of_chat(members)->text, "") << members;
+  }
+}
+
 TEST(StructureFields, RefuseWhatTheyDoNotKnow) {
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
            {"response_format", R"({"type":"json_schema","json_schema":{}})"},

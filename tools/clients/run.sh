@@ -59,9 +59,10 @@ packages_of() {
   esac
 }
 
-# Generated requests ask for the longest answers, too.
+# Generated requests ask for the longest answers, too, and have tools, which a template has to read.
 options_for() {
-  [ "$1" != schemathesis ] || echo "--max-model-len 1024 --request-timeout 1"
+  [ "$1" != schemathesis ] || echo "--max-model-len 1024 --request-timeout 1" \
+    "--chat-template tests/golden/tokenizer/templates/qwen2.5.jinja"
 }
 
 install_packages() {

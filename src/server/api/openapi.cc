@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -23,10 +25,17 @@ Json text_schema(const OptionFacts& facts) {
   return schema;
 }
 
+// What must be above the least number must be so as a float, too, and half of the least float above
+// it becomes that number.
 Json number_schema(const OptionFacts& facts) {
-  return {{"type", "number"},
-          {facts.above_min ? "exclusiveMinimum" : "minimum", facts.number_min},
-          {"maximum", facts.number_max}};
+  Json schema = {{"type", "number"}, {"minimum", facts.number_min}, {"maximum", facts.number_max}};
+  if (facts.above_min) {
+    const auto least = static_cast<float>(facts.number_min);
+    const double next = std::nextafter(least, std::numeric_limits<float>::infinity());
+    schema.erase("minimum");
+    schema["exclusiveMinimum"] = (static_cast<double>(least) + next) / 2;
+  }
+  return schema;
 }
 
 // Limits that are not set are left out, here and above.
@@ -135,9 +144,14 @@ Json form_schema(const OptionFacts& facts, int32_t vocab_size) {
   return Json::object();
 }
 
-// Null is the same as left out.
+// Null is the same as left out. A field's own schema may have a list of types, with null or without
+// it; a schema that says nothing of types allows null already.
 void allow_null(Json& schema) {
-  if (schema.contains("type")) {
+  if (schema.contains("type") && schema["type"].is_array()) {
+    if (std::ranges::find(schema["type"], "null") == schema["type"].end()) {
+      schema["type"].push_back("null");
+    }
+  } else if (schema.contains("type")) {
     schema["type"] = {schema["type"], "null"};
   } else if (schema.contains("anyOf")) {
     schema["anyOf"].push_back({{"type", "null"}});

@@ -193,6 +193,19 @@ TEST_F(AppGeneration, SharesOfThePromptComeInOrder) {
   EXPECT_EQ(last, 300);
 }
 
+// As in llama-server: the first share is that of the cache.
+TEST_F(AppGeneration, TheFirstShareSaysWhatTheCacheHas) {
+  const Json request = {
+      {"prompt", std::string(300, 'q')}, {"max_tokens", 1}, {"return_progress", true}};
+  for (const bool is_cached : {false, true}) {
+    const auto events = stream(app_, kCompletions, request);
+    const auto first = std::ranges::find_if(
+        events, [](const std::string& event) { return has(event, "prompt_progress"); });
+    ASSERT_NE(first, events.end());
+    EXPECT_EQ(Json::parse(*first)["prompt_progress"]["cache"] > 0, is_cached);
+  }
+}
+
 TEST_F(AppGeneration, PrefixesAreFoundByRequestsWithTheSameSalt) {
   std::vector<int64_t> num_cached;
   for (const char* salt : {"a", "b", "a"}) {

@@ -68,7 +68,7 @@ AnswerStream::AnswerStream(std::shared_ptr<const AnswerOptions> options,
                            std::shared_ptr<AnswerWriter> writer)
     : options_(std::move(options)),
       writer_(std::move(writer)),
-      num_done_(options_->prompts.size()),
+      num_done_(options_->prompts.size(), kNoShare),
       last_share_(options_->queued) {}
 
 // Both run on the connection's strand: a ping never meets an event that is being written.
@@ -85,8 +85,9 @@ AnswerStream::Event AnswerStream::progress(size_t choice, const PromptProgress& 
                                            http::TimePoint now) {
   const size_t prompt = choice / options_->n;
   if (!options_->return_progress || progress.num_done <= num_done_[prompt]) return nullptr;
-  const bool ends = progress.num_done == progress.num_prompt_tokens;
-  if (!ends && now - last_share_ < kShareInterval) return nullptr;
+  const bool is_edge =
+      num_done_[prompt] == kNoShare || progress.num_done == progress.num_prompt_tokens;
+  if (!is_edge && now - last_share_ < kShareInterval) return nullptr;
   num_done_[prompt] = progress.num_done;
   last_share_ = now;
   const auto time = std::chrono::duration_cast<http::Milliseconds>(now - options_->queued);

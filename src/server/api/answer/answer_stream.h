@@ -51,6 +51,9 @@ class AnswerStream {
  private:
   const std::shared_ptr<const AnswerOptions> options_;
   const std::shared_ptr<AnswerWriter> writer_;
+  // Less than any share, since that of a prompt of which the cache has nothing is 0.
+  static constexpr int64_t kNoShare = -1;
+
   std::vector<int64_t> num_done_;  // by prompt, as last sent
   http::TimePoint last_share_;
 };

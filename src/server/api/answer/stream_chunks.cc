@@ -57,10 +57,6 @@ void ChunkWriter::write_start(std::string& out) {
     }
     write_chunk(std::move(choice), std::move(extra), out);
   }
-  if (!options_->return_progress) return;
-  for (size_t p = 0; p < options_->prompts.size(); ++p) {
-    write_share(p, {.total = static_cast<int64_t>(options_->prompts[p].ids.size())}, out);
-  }
 }
 
 void ChunkWriter::write_share(size_t prompt, const PromptShare& share, std::string& out) {

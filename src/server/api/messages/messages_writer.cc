@@ -122,11 +122,12 @@ std::string MessagesWriter::body(const std::vector<AnswerDelta>& choices,
                                 stop_sequence_of(choice, stop_reason), usage.counts()));
 }
 
+// The first ping has no progress: what the cache has of the prompt is not known yet.
 void MessagesWriter::write_start(std::string& out) {
   Json start = event_of("message_start");
   start["message"] = message_json(*options_, Json::array(), nullptr, nullptr, usage_.counts());
   write(start, out);
-  write_share(0, {.total = usage_.counts().prompt}, out);
+  write_ping(out);
 }
 
 void MessagesWriter::write_share(size_t /*prompt*/, const PromptShare& share, std::string& out) {

@@ -16,7 +16,7 @@ inline constexpr std::string_view kChatMessageSchema = R"({
     "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
     "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
       "type": "object", "required": ["type", "text"],
-      "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]},
+      "properties": {"type": {"const": "text"}, "text": {"type": ["string", "null"]}}}}]},
     "tool_calls": {"type": ["array", "null"], "items": {
       "type": "object", "required": ["function"],
       "properties": {"function": {"type": "object", "required": ["name"], "properties": {
@@ -36,7 +36,7 @@ inline constexpr std::string_view kChatToolSchema = R"({
 inline constexpr std::string_view kSystemSchema = R"({
   "anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
     "type": "object", "required": ["type", "text"],
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]})";
+    "properties": {"type": {"const": "text"}, "text": {"type": ["string", "null"]}}}}]})";
 
 inline constexpr std::string_view kBlockMessageSchema = R"({
   "type": "object", "required": ["role", "content"],
@@ -44,17 +44,17 @@ inline constexpr std::string_view kBlockMessageSchema = R"({
     "role": {"enum": ["user", "assistant", "system"]},
     "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
       {"type": "object", "required": ["type", "text"],
-       "properties": {"type": {"const": "text"}, "text": {"type": "string"}}},
+       "properties": {"type": {"const": "text"}, "text": {"type": ["string", "null"]}}},
       {"type": "object", "required": ["type", "tool_use_id"],
        "properties": {"type": {"const": "tool_result"}, "tool_use_id": {"type": "string"},
          "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
            "type": "object", "required": ["type", "text"],
-           "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]}}},
+           "properties": {"type": {"const": "text"}, "text": {"type": ["string", "null"]}}}}]}}},
       {"type": "object", "required": ["type", "id", "name", "input"],
        "properties": {"type": {"const": "tool_use"}, "id": {"type": "string"},
          "name": {"type": "string"}, "input": {"type": "object"}}},
       {"type": "object", "required": ["type", "thinking"],
-       "properties": {"type": {"const": "thinking"}, "thinking": {"type": "string"}}},
+       "properties": {"type": {"const": "thinking"}, "thinking": {"type": ["string", "null"]}}},
       {"type": "object", "required": ["type"],
        "properties": {"type": {"const": "redacted_thinking"}}}]}}]}},
   "allOf": [
@@ -88,13 +88,13 @@ inline constexpr std::string_view kResponseItemSchema = R"({
        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
          "type": "object", "required": ["type", "text"],
          "properties": {"type": {"enum": ["input_text", "output_text"]},
-                        "text": {"type": "string"}}}}]}}},
+                        "text": {"type": ["string", "null"]}}}}]}}},
     {"required": ["type"],
      "properties": {"type": {"const": "reasoning"},
        "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
          "type": "object", "required": ["type", "text"],
          "properties": {"type": {"enum": ["reasoning_text", "text"]},
-                        "text": {"type": "string"}}}}]}}},
+                        "text": {"type": ["string", "null"]}}}}]}}},
     {"required": ["type", "call_id", "name"],
      "properties": {"type": {"const": "function_call"}, "call_id": {"type": "string"},
        "name": {"type": "string"}, "namespace": {"type": ["string", "null"]},
@@ -104,7 +104,7 @@ inline constexpr std::string_view kResponseItemSchema = R"({
        "output": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
          "type": "object", "required": ["type", "text"],
          "properties": {"type": {"enum": ["input_text", "output_text"]},
-                        "text": {"type": "string"}}}}]}}}]})";
+                        "text": {"type": ["string", "null"]}}}}]}}}]})";
 
 inline constexpr std::string_view kResponseToolSchema = R"({
   "type": "object", "required": ["type"],

@@ -173,10 +173,12 @@ Fields<ChatBody> make_chat_fields() {
 }
 
 template <typename Body>
-Fields<Body> input_fields() {
+Fields<Body> input_fields(size_t min_prompt_bytes) {
   Fields<Body> fields = {model_field<Body>()};
-  fields.push_back(option_field<&Body::prompt, Body>(
-      {.name = "prompt", .kind = OptionKind::kText, .help = "a text, or give messages"}));
+  fields.push_back(option_field<&Body::prompt, Body>({.name = "prompt",
+                                                      .kind = OptionKind::kText,
+                                                      .help = "a text, or give messages",
+                                                      .field = {.min_bytes = min_prompt_bytes}}));
   add_conversation(fields, false);
   fields.push_back(option_field<&Body::asked_special_tokens, Body>(
       flag_facts("add_special_tokens", "true, false with messages", "such as BOS")));
@@ -186,7 +188,7 @@ Fields<Body> input_fields() {
 }
 
 Fields<PinBody> make_pin_fields() {
-  Fields<PinBody> fields = input_fields<PinBody>();
+  Fields<PinBody> fields = input_fields<PinBody>(1);
   fields.push_back(option_field<&PinRequest::name, PinBody>({.name = "name",
                                                              .kind = OptionKind::kText,
                                                              .help = "of the pin",
@@ -200,7 +202,7 @@ Fields<PinBody> make_pin_fields() {
 }
 
 Fields<TokenizeBody> make_tokenize_fields() {
-  Fields<TokenizeBody> fields = input_fields<TokenizeBody>();
+  Fields<TokenizeBody> fields = input_fields<TokenizeBody>(0);
   fields.push_back(option_field<&TokenizeRequest::return_token_strs, TokenizeBody>(
       flag_facts("return_token_strs", "false", "the text of each token")));
   return fields;

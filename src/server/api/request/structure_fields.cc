@@ -80,13 +80,14 @@ const Json* member(const Json& object, const char* name) {
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
-// vLLM's. Of what it has beside these, neutral values only.
+// vLLM's. Of what it has beside these, neutral values only. An empty text is not neutral: who sends
+// one by mistake would get an answer without a structure.
 void take_outputs(SamplingParams& params, const Json& value) {
   constexpr std::string_view kPlace = "structured_outputs";
   if (!value.is_object()) refuse(kPlace, value, "an object");
   for (const auto& [name, what] : value.items()) {
     const std::string place = fmt::format("{}.{}", kPlace, name);
-    if (what.is_null() || what == false || what == "") continue;
+    if (what.is_null() || what == false) continue;
     if (name == "json") {
       take_schema(params, what, place);
     } else if (name == "regex") {
