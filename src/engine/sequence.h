@@ -71,11 +71,10 @@ struct GrammarSlot {
   std::shared_ptr<Guide> guide;      // null: the answer is free
   std::shared_ptr<MaskOrder> masks;  // the newest; null: none yet
 
-  // Whether the next token has to wait for the grammar, or for masks that take long; the prompt
-  // does not.
+  // Whether the next token has to wait for the grammar, for the first masks, or for masks that were
+  // late; the prompt does not. A worker has the guide while it makes masks.
   bool is_waiting() const {
-    if (guide == nullptr) return false;
-    return has_pending_masks() ? masks->is_slow() : guide->is_waiting();  // a worker has the guide
+    return guide != nullptr && (has_pending_masks() || guide->is_waiting());
   }
   bool has_pending_masks() const { return masks != nullptr && !masks->is_done(); }
   // Whether the pass that has drawn gives the sequence a token.

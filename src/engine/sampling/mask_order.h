@@ -24,8 +24,6 @@ namespace sluice {
 class MaskOrder {
  public:
   using Clock = std::chrono::steady_clock;
-  // Most masks are made within this time, and no pass is shorter.
-  static constexpr std::chrono::milliseconds kShort{1};
   // A request with a mask that takes longer ends with an error.
   static constexpr std::chrono::seconds kLongest{1};
 
@@ -46,8 +44,6 @@ class MaskOrder {
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   // Whether it is done by then.
   bool wait_until(Clock::time_point time);
-  // Whether a pass that begins now may have to wait for it.
-  bool is_slow() const { return !is_done() && Clock::now() >= asked_at_ + kShort; }
   // Whether it took too long.
   bool is_overdue() const { return !is_done() && Clock::now() >= deadline(); }
   Clock::time_point deadline() const { return asked_at_ + kLongest; }
