@@ -37,9 +37,9 @@ class Door(BaseModel, extra="forbid"):
 
 
 class Colours(BaseModel, extra="forbid"):
-    """A set has uniqueItems, which no grammar can hold an answer to."""
+    """A set has uniqueItems, which no grammar can hold any texts to."""
 
-    names: set[Literal["red", "purple"]]
+    names: set[str]
 
 
 def server_that_reads_tools(template="qwen2.5"):
