@@ -157,7 +157,7 @@ constexpr std::array kStructures = {
                    }},
     StructureField{any_facts("grammar", kTextSchema, "as structured_outputs.grammar"),
                    [](SamplingParams& params, const Json& value) {
-                     if (value == "") return;
+                     if (value == Json("")) return;
                      take_text(params, value, "grammar", StructureKind::kGrammar);
                    }},
 };
