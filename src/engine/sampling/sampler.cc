@@ -99,14 +99,17 @@ int32_t Sampler::add_mask(const Sequence& sequence, int64_t num_drafts) {
   return allowed ? masks_.add(*allowed) : -1;
 }
 
-// The wait begins when the device has nothing else to do, and is one for all rows.
+// The wait begins when the device has nothing else to do, and is one for all rows. An order is late
+// for all rows of its sequence or for none, also if it is made while the others are waited for.
 void Sampler::take_masks(Stream& stream, bool may_be_late) {
   const auto is_done = [](const AwaitedMask& awaited) { return awaited.order->is_done(); };
   if (!std::ranges::all_of(awaited_, is_done)) stream.synchronize();
   const MaskOrder::Clock::time_point soon = MaskOrder::Clock::now() + kLongestMaskWait;
+  const MaskOrder* judged = nullptr;
   for (const AwaitedMask& awaited : awaited_) {
     MaskOrder& order = *awaited.order;
-    order.set_late(!order.wait_until(may_be_late ? soon : order.deadline()));
+    if (&order != judged) order.set_late(!order.wait_until(may_be_late ? soon : order.deadline()));
+    judged = &order;
     masks_.set(awaited.mask,
                order.gives_token() ? order.mask(awaited.num_drafts) : std::span<const int32_t>());
   }
