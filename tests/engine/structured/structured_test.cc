@@ -247,6 +247,23 @@ TEST_F(Structured, LateMasksChangeNoBit) {
                    "sparse drafts");
 }
 
+// Masks come about when the wait for them ends: then rows of one sequence are all drawn with them,
+// or none. One request at a time, so that nothing else is waited for.
+TEST_F(Structured, MasksAtTheEndOfTheWaitChangeNoBit) {
+  auto count = std::make_shared<std::atomic<int>>(0);
+  const auto always = [](int64_t) { return true; };
+  LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2}),
+                         .draft_source = std::make_unique<KnownTexts>(texts_, always),
+                         .before_masks = [count] {
+                           const int late_us = ++*count * 37 % 500;
+                           std::this_thread::sleep_for(std::chrono::microseconds(1900 + late_us));
+                         }};
+  LlmEngine engine(speculative(SpeculativeMethod::kNgram, 6), std::move(parts));
+  for (size_t i = 0; i < jobs_.size(); i += 3) {
+    expect_all_alike(run_jobs(engine, {jobs_[i]}), {reference_[i]}, "alone");
+  }
+}
+
 // A free request ends while the masks of another one are made; what they would have been, comes
 // after.
 TEST_F(Structured, MasksHoldUpNobody) {
