@@ -1,4 +1,4 @@
-// StructuredOutput: what the text of an answer must be, whatever the model would rather say.
+// StructuredOutput: what the text of an answer must be.
 //
 // A member of SamplingParams; the names are those of vLLM's StructuredOutputsParams. The engine
 // masks tokens that lead away from it, ends the text when it is complete, and refuses what it

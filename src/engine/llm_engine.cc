@@ -41,6 +41,7 @@ void LlmEngine::fail_request(SequenceId id, std::string error) {
   std::unique_ptr<Sequence> sequence = stations_.scheduler->remove(id);
   if (!sequence) return;
   stations_.drafts->forget(id);
+  stations_.grammars->forget(id);
   stations_.answers->fail(std::move(sequence), std::move(error));
 }
 

@@ -69,8 +69,8 @@ class GrammarWorkshop {
   // Reads a structure, or finds what was read before. Errors: those of structure_rules;
   // kUnsupported without a library.
   GrammarOrderPtr read(const StructuredOutput& structure);
-  // Compiles what `read` returned, unless that was asked for before. An order that nobody holds any
-  // more when its turn comes is dropped.
+  // Compiles what `read` returned, unless that was asked for before. An order that has no
+  // other owner when its turn comes is dropped.
   void compile(const GrammarOrderPtr& order);
   // Returns when some compilation has ended since the last call, or after `limit`.
   void wait(std::chrono::nanoseconds limit);

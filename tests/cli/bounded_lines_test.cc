@@ -78,7 +78,7 @@ TEST_F(LogPipe, LinesForAReaderThatHasEndedAreLost) {
   std::signal(SIGPIPE, SIG_IGN);
   BoundedLines lines(ends_[1]);
   close_reader();
-  for (int i = 0; i < 10; ++i) lines.write("nobody reads this");
+  for (int i = 0; i < 10; ++i) lines.write("not read");
   EXPECT_EQ(lines.num_lost(), 10);
 }
 

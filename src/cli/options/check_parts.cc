@@ -27,7 +27,7 @@ void refuse_cache_size(const Given& given) {
 
 void take_model_word(std::string* model, std::vector<std::string>* words) {
   if (!model->empty() || words->empty()) return;
-  // A model has no spaces in its name, and nobody means a model by standard input.
+  // A model has no spaces in its name, and standard input is no model.
   const std::string& word = words->front();
   if (word == "-" || word.find_first_of(" \t\n") != word.npos) return;
   *model = word;

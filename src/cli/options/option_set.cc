@@ -395,7 +395,7 @@ void declare_general(OptionSet& set, GeneralOptions* general) {
 OptionSet options_of(const SubcommandSpec& spec) {
   OptionSet set;
   if (!spec.begin) return set;
-  // The readers outlive what they write into; nobody calls them.
+  // The readers outlive what they write into; they are not called.
   spec.begin()->declare_options(set);
   GeneralOptions unused;
   declare_general(set, &unused);

@@ -38,6 +38,8 @@ class MaskOrder {
   MaskOrder(std::shared_ptr<Guide> guide, Place place)
       : guide_(std::move(guide)), place_(std::move(place)) {}
 
+  // On a worker: its time begins. The time in the queue does not count, since it is that of others.
+  void begin() { began_at_.store(Clock::now(), std::memory_order_release); }
   // On a worker: makes the masks. Does not throw.
   void make();
 
@@ -46,7 +48,11 @@ class MaskOrder {
   bool wait_until(Clock::time_point time);
   // Whether it took too long.
   bool is_overdue() const { return !is_done() && Clock::now() >= deadline(); }
-  Clock::time_point deadline() const { return asked_at_ + kLongest; }
+  // When it is overdue; at least kLongest from now until it has begun.
+  Clock::time_point deadline() const {
+    const Clock::time_point began = began_at_.load(std::memory_order_acquire);
+    return (began == Clock::time_point() ? Clock::now() + kLongest : began) + kLongest;
+  }
 
   // The mask after `num_drafts` drafts; empty: all tokens are allowed. REQUIRES: done, no error.
   std::span<const int32_t> mask(int64_t num_drafts) const { return masks_.row(num_drafts); }
@@ -67,7 +73,7 @@ class MaskOrder {
  private:
   const std::shared_ptr<Guide> guide_;  // lives as long as a worker uses it
   const Place place_;
-  const Clock::time_point asked_at_ = Clock::now();
+  std::atomic<Clock::time_point> began_at_ = Clock::time_point();
   GuideMasks masks_;
   std::string error_;
   bool is_late_ = false;

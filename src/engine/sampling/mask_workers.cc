@@ -44,6 +44,7 @@ void MaskWorkers::run() {
     const std::shared_ptr<MaskOrder> order = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
+    order->begin();
     if (before_) before_();
     order->make();
     lock.lock();

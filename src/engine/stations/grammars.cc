@@ -104,8 +104,9 @@ void Grammars::order_masks(const Batch& batch) {
   workers_.add(std::exchange(new_orders_, {}));
 }
 
-// Null if the newest one has the masks, since it came early or was late, or is not done and uses
-// the guide: that is overdue, and ends its sequence.
+// Null in two cases. The newest order has these masks: it was made before the pass, or was late for
+// the last one. Or it is not done: it is overdue, its worker still uses the guide, and the sequence
+// will end.
 std::shared_ptr<MaskOrder> Grammars::order_of(const Sequence& sequence, int64_t first,
                                               int64_t count) {
   MaskOrder::Place place{.num_tokens = sequence.num_tokens(),

@@ -75,7 +75,7 @@ class Grammars {
   const Front& front_;
   const std::function<int64_t()>& now_ns_;
   std::vector<Pending> pending_;                        // sequences whose grammar is not compiled
-  std::vector<Ordered> ordered_;                        // masks whose result was not looked at
+  std::vector<Ordered> ordered_;                        // masks that may still fail
   std::vector<std::shared_ptr<MaskOrder>> new_orders_;  // not given to the workers yet
   MaskWorkers workers_;
 };

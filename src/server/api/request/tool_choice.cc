@@ -108,7 +108,7 @@ OptionFacts tool_choice_facts() {
           .field = {.form = FieldForm::kAny, .schema = kSchema}};
 }
 
-// Types of tools that servers run are refused: nobody here could answer such a call.
+// Types of tools that servers run are refused: this server runs none.
 void take_tool_choice(ChatRequest& request, const Json& value) {
   const std::string place = "tool_choice";
   constexpr std::string_view kAllowed = "none, auto, required, a function or allowed_tools";

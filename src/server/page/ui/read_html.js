@@ -33,7 +33,7 @@ function decode(data) {
   }
 }
 
-// The page's policy forbids these also in a document that nobody sees, and the browser would report each.
+// The page's policy forbids these also in a document that is not shown, and the browser would report each.
 function withoutStyle(html) {
   return html.replace(/<(style|script)\b[^>]*>[\s\S]*?<\/\1\s*>/gi, '')
       .replace(/<[a-z](?:"[^"]*"|'[^']*'|[^>"'])*>/gi, (tag) =>
