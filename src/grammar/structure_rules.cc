@@ -1,5 +1,4 @@
-// Each kind of structure as rules; schemas and regular expressions are never read by the library,
-// which would drop a part of them.
+// Each kind of structure as rules.
 #include "grammar/structure_rules.h"
 
 #include <utility>
@@ -77,8 +76,7 @@ StructureRules rules_of_calls(const StructuredOutput& structure) {
 
 }  // namespace
 
-// Any JSON object is that of a schema, since xgrammar's own grammar of JSON forbids tokens that end
-// several things at once.
+// Any JSON object is that of a schema.
 StructureRules structure_rules(const StructuredOutput& structure) {
   check_size(structure);
   switch (structure.kind) {
