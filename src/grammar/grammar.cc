@@ -42,8 +42,7 @@ void Matcher::rollback(int64_t num_tokens) {
     has_ended_ = false;
     --num_tokens;
   }
-  SLUICE_CHECK(num_tokens < std::ssize(*walk_), "{} tokens back", num_tokens);
-  walk_->resize(walk_->size() - static_cast<size_t>(num_tokens));
+  walker_.step_back(*walk_, num_tokens);
 }
 
 bool Matcher::is_complete() const { return walker_.is_complete(*walk_); }

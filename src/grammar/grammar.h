@@ -76,7 +76,7 @@ class Grammar {
 
   // A matcher at the beginning. The grammar must outlive it.
   std::unique_ptr<Matcher> make_matcher() const;
-  // Without what walks keep: 128 MiB at most.
+  // With what walks keep, which grows up to some 64 MiB.
   size_t num_bytes() const { return walker_.num_bytes(); }
 
  private:

@@ -13,10 +13,10 @@ namespace {
 
 // Places that a text has at once: ambiguous grammars have many.
 constexpr size_t kMaxPlaces = 4096;
-// What is kept, about 64 MiB each: sets with their tables, and masks of states.
-constexpr size_t kMaxTables = size_t{1} << 16;
+// What is kept, about 32 MiB each: sets with their tables, and masks of places.
+constexpr size_t kMaxTables = size_t{1} << 15;
 constexpr size_t kMaxSets = size_t{1} << 18;
-constexpr size_t kMaxMaskBytes = size_t{64} << 20;
+constexpr size_t kMaxMaskBytes = size_t{32} << 20;
 // A mask takes the rule below along while more nodes of the trie than this follow its end, up to
 // this many rules.
 constexpr size_t kManyNodes = size_t{1} << 14;
@@ -79,6 +79,12 @@ bool NetWalker::read(Walk& walk, std::string_view bytes) {
   walk.push_back(set);
   if (walk.size() > 2 * kMaxSteps) walk.erase(walk.begin(), walk.begin() + kMaxSteps);
   return true;
+}
+
+void NetWalker::step_back(Walk& walk, int64_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  SLUICE_CHECK(num_tokens < std::ssize(walk), "{} tokens back", num_tokens);
+  walk.resize(walk.size() - static_cast<size_t>(num_tokens));
 }
 
 bool NetWalker::is_complete(const Walk& walk) {
@@ -303,6 +309,12 @@ void NetWalker::add_leaves(const PlaceMask& mask, int32_t stack, std::span<int32
 }
 
 // ---- Memory ----------------------------------------------------------------------------------
+
+size_t NetWalker::num_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return net_.num_bytes() + mask_bytes_ + num_tables_ * sizeof(std::array<int32_t, 256>) +
+         tables_.sets.size() * sizeof(Set) + tables_.stacks.size() * sizeof(Frame);
+}
 
 // Keeps the sets of walks alone: what a walk may come back to.
 void NetWalker::drop_old_sets() {

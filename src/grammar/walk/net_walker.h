@@ -34,7 +34,7 @@ class NetWalker {
   // A text that is walked: its sets after each token, the newest last, and kMaxSteps at least. Sets
   // of a walk are kept; others are dropped when there are too many.
   using Walk = std::vector<int32_t>;
-  static constexpr int kMaxSteps = 1024;
+  static constexpr int kMaxSteps = 256;
 
   // REQUIRES: a finished net. The trie outlives this object.
   NetWalker(ByteNet net, const TokenTrie& trie);
@@ -45,12 +45,15 @@ class NetWalker {
 
   // Reads a token. False, and no effect, if no text of the grammar goes on so.
   bool read(Walk& walk, std::string_view bytes);
+  // Forgets the last tokens. REQUIRES: they are fewer than what the walk has.
+  void step_back(Walk& walk, int64_t num_tokens);
   // Whether a text of the grammar ends here.
   bool is_complete(const Walk& walk);
   // Sets the bits of tokens that may follow; clears all others.
   void fill_mask(const Walk& walk, std::span<int32_t> words);
 
-  size_t num_bytes() const { return net_.num_bytes(); }
+  // With what is kept now.
+  size_t num_bytes() const;
 
  private:
   // Of sets: nothing, and not known yet.
@@ -116,7 +119,7 @@ class NetWalker {
   const TokenTrie& trie_;
   const size_t num_words_;  // of the bits of tokens
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Tables tables_ = empty_tables();
   size_t num_tables_ = 0;  // of sets that have one
   std::list<Walk> walks_;
