@@ -6,7 +6,7 @@
 Each schema is refused, or its grammar must accept exactly the documents that are valid. Fails for each document that
 is accepted and not valid, and for each that is valid and not accepted unless schema_suite_differences.txt lists it,
 below the reason. --record writes that list. Prints how many cases are refused, and with --refused of which files. The
-suite is a part of the source distribution of jsonschema. Exit status 75 without PyPI or xgrammar.
+suite is a part of the source distribution of jsonschema. Exit status 75 without PyPI.
 """
 
 import collections

@@ -2,19 +2,17 @@
 # Installs what is missing on Debian 12 or 13, or Ubuntu 24.04, to build Sluice, through apt only.
 #
 #   tools/setup.sh build     to build and run the demo
-#   tools/setup.sh test      and to run the tests; as grammar
-#   tools/setup.sh grammar   to build with structured output: compiles xgrammar once, from PyPI
+#   tools/setup.sh test      and to run the tests
 #   tools/setup.sh bench     to build the benchmarks, with oneDNN to compare with
 #   tools/setup.sh model     to get a real model (make smollm2)
 #   tools/setup.sh page      to test the page in a browser
-#   tools/setup.sh python   to install the Python package (pip install .); as grammar
+#   tools/setup.sh python   to install the Python package (pip install .)
 #   tools/setup.sh load-tools   to load the server with programs of Debian (make client-test)
 #   tools/setup.sh silent-peer   to cut the link of its clients (make client-test)
 #   tools/setup.sh ci        as test, and for .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing, else apt's
-# progress: one line that changes on a terminal, else one line for each tenth. Where xgrammar cannot
-# be fetched, builds go on without structured output.
+# progress: one line that changes on a terminal, else one line for each tenth.
 set -eu
 
 # 1.81 or later: Debian 12's default is older.
@@ -35,7 +33,6 @@ silent_peer="iproute2"
 case "${1:-build}" in
   build) packages="$build" ;;
   test) packages="$build $test" ;;
-  grammar) packages="$build python3" ;;
   bench) packages="$build $bench" ;;
   model) packages="$model" ;;
   page) packages="$page" ;;
@@ -44,22 +41,11 @@ case "${1:-build}" in
   load-tools) packages="$load_tools" ;;
   silent-peer) packages="$silent_peer" ;;
   *)
-    echo "setup.sh: unknown set '$1'; give build, test, grammar, bench, model, page, python, ci," \
+    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci," \
       "load-tools or silent-peer" >&2
     exit 2
     ;;
 esac
-
-get_xgrammar() {
-  case "$1" in
-    test | grammar | python | ci) ;;
-    *) return 0 ;;
-  esac
-  status=0
-  "$(dirname "$0")/build_xgrammar.sh" || status=$?
-  [ "$status" -ne 75 ] || echo "setup: without xgrammar, builds have no structured output"
-  [ "$status" -eq 0 ] || [ "$status" -eq 75 ]
-}
 
 # Prints the lines of APT::Status-Fd, "dlstatus:1:12.5:..." and "pmstatus:g++:80.0:...", as
 # progress, and appends all others to the file $1.
@@ -92,10 +78,7 @@ for package in $packages; do
   dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
     missing="$missing $package"
 done
-if [ -z "$missing" ]; then
-  get_xgrammar "${1:-build}"
-  exit
-fi
+[ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null; then
   echo "setup.sh: this system has no apt; install by hand what these packages hold:$missing" >&2
@@ -134,4 +117,3 @@ if [ ! -e "$log.status" ]; then
   echo "setup.sh: apt-get could not install:$missing" >&2
   exit 1
 fi
-get_xgrammar "${1:-build}"

@@ -1,5 +1,4 @@
-// Each kind of structure as rules; schemas and regular expressions are never read by the library,
-// which would drop a part of them.
+// Each kind of structure as rules.
 #include "grammar/structure_rules.h"
 
 #include <utility>
@@ -10,6 +9,7 @@
 #include "grammar/automata/regex.h"
 #include "grammar/call_rules.h"
 #include "grammar/grammar.h"
+#include "grammar/rules/rule_reader.h"
 #include "grammar/rules/rule_writer.h"
 #include "grammar/schema/schema_grammar.h"
 
@@ -77,8 +77,7 @@ StructureRules rules_of_calls(const StructuredOutput& structure) {
 
 }  // namespace
 
-// Any JSON object is that of a schema, since xgrammar's own grammar of JSON forbids tokens that end
-// several things at once.
+// Any JSON object is that of a schema.
 StructureRules structure_rules(const StructuredOutput& structure) {
   check_size(structure);
   switch (structure.kind) {
@@ -87,7 +86,7 @@ StructureRules structure_rules(const StructuredOutput& structure) {
     case StructureKind::kChoice:
       return {rules_of_choices(structure.choices), {}};
     case StructureKind::kGrammar:
-      check_rules(structure.text);
+      read_rules(structure.text);  // for its errors
       return {structure.text, {}};
     case StructureKind::kCalls:
       return rules_of_calls(structure);

@@ -74,7 +74,6 @@ GrammarOrderPtr GrammarWorkshop::read(const StructuredOutput& structure) {
     }
   }
   StructureRules made = structure_rules(structure);
-  if (!has_grammar_library()) check_rules(made.rules);  // which says what to do
   auto order = std::make_shared<GrammarOrder>(std::move(made.rules), std::move(made.ignored));
   const std::lock_guard lock(mutex_);
   const auto known = by_key_.find(key);
@@ -126,11 +125,11 @@ void GrammarWorkshop::run() {
   }
 }
 
-// Whatever the library throws is the fault of one request.
+// Whatever is thrown is the fault of one request.
 void GrammarWorkshop::compile_one(GrammarOrder& order) {
   try {
-    if (!library_) library_ = make_grammar_library(make_table_());
-    auto grammar = library_->compile(order.rules_);
+    if (!vocabulary_) vocabulary_ = std::make_shared<const Vocabulary>(make_table_());
+    auto grammar = std::make_shared<const Grammar>(order.rules_, vocabulary_);
     if (grammar->num_bytes() > kMaxGrammarBytes) {
       fail(
           ErrorCode::kInvalidArgument,

@@ -66,8 +66,7 @@ class GrammarWorkshop {
   GrammarWorkshop(const GrammarWorkshop&) = delete;
   GrammarWorkshop& operator=(const GrammarWorkshop&) = delete;
 
-  // Reads a structure, or finds what was read before. Errors: those of structure_rules;
-  // kUnsupported without a library.
+  // Reads a structure, or finds what was read before. Errors: those of structure_rules.
   GrammarOrderPtr read(const StructuredOutput& structure);
   // Compiles what `read` returned, unless that was asked for before. An order that has no
   // other owner when its turn comes is dropped.
@@ -86,7 +85,7 @@ class GrammarWorkshop {
   void drop_old();
 
   const std::function<TokenTable()> make_table_;
-  std::unique_ptr<GrammarLibrary> library_;  // of the thread
+  std::shared_ptr<const Vocabulary> vocabulary_;  // of the thread
 
   std::mutex mutex_;
   std::condition_variable has_work_;

@@ -26,14 +26,12 @@ constexpr double kSeconds = 60;
 
 // Reads it, and compiles what is not refused. Prints what takes a second.
 void expect_end(const StructuredOutput& structure) {
-  static const auto library = has_grammar_library() ? make_grammar_library(byte_tokens()) : nullptr;
+  static const auto vocabulary = std::make_shared<const Vocabulary>(byte_tokens());
   const auto begin = std::chrono::steady_clock::now();
   std::string result = "compiled";
   try {
     const std::string rules = structure_rules(structure).rules;
-    if (library != nullptr) {
-      EXPECT_LE(library->compile(rules)->num_bytes(), GrammarWorkshop::kMaxGrammarBytes);
-    }
+    EXPECT_LE(Grammar(rules, vocabulary).num_bytes(), GrammarWorkshop::kMaxGrammarBytes);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     result = error.message();

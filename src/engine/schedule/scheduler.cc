@@ -45,6 +45,9 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) {
 
 Batch Scheduler::schedule() {
   SLUICE_CHECK(has_unfinished());
+  // Asked before the batch is made: another thread may end the wait at any time.
+  const bool awaits_any_grammar = std::ranges::any_of(running_, awaits_grammar) ||
+                                  std::ranges::any_of(waiting_, awaits_grammar);
   Batch batch;
   if (decode_is_due()) {
     batch = decode_batch();
@@ -54,10 +57,8 @@ Batch Scheduler::schedule() {
   if (batch.sequences.empty()) batch = decode_batch();
   // The pool holds at least one longest request, so some sequence can run unless others hold
   // blocks.
-  const bool may_wait = kv_.blocks().num_other_holds() > 0 ||
-                        std::ranges::any_of(running_, is_loading) ||
-                        std::ranges::any_of(running_, awaits_grammar) ||
-                        std::ranges::any_of(waiting_, awaits_grammar);
+  const bool may_wait = awaits_any_grammar || kv_.blocks().num_other_holds() > 0 ||
+                        std::ranges::any_of(running_, is_loading);
   SLUICE_CHECK(!batch.sequences.empty() || may_wait, "{} waiting, {} running", waiting_.size(),
                running_.size());
   if (!batch.sequences.empty()) last_was_prefill_ = batch.kind.is_prefill;

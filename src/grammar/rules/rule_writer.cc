@@ -250,7 +250,7 @@ std::string RuleWriter::add_grammar(std::string_view rules) {
   return prefix + "root";
 }
 
-// Right recursion: xgrammar walks it with one state, however long the text is.
+// Recursion at the end, which takes no frame, however long the text is.
 template <typename Alternatives>
 std::string RuleWriter::add_automaton(std::string_view stem, const Automaton& language,
                                       const Alternatives& alternatives, std::string_view end,

@@ -1,4 +1,4 @@
-// RuleWriter: collects the rules of a grammar as text, in the notation that xgrammar reads (EBNF).
+// RuleWriter: collects the rules of a grammar as text, in the notation of rule_reader.h (EBNF).
 //
 // Used by what makes grammars of schemas, regular expressions and choices. Expressions are texts;
 // an expression with alternatives is in parentheses. Thread rule: one thread.
@@ -34,8 +34,8 @@ class RuleWriter {
 
   // The rest of a text within quotes that an automaton accepts, closing quote included: characters
   // that JSON must escape are escaped, and those beyond ASCII may be. Returns the first rule's
-  // name. Where any text may follow the rule is kAnyQuoted, which xgrammar compiles in a tenth of
-  // the time; the caller adds it.
+  // name. Where any text may follow the rule is kAnyQuoted, so that masks of such texts are made
+  // once; the caller adds it.
   std::string add_quoted(std::string_view stem, const Automaton& language);
   // The texts of an automaton as they are.
   std::string add_plain(std::string_view stem, const Automaton& language);

@@ -34,7 +34,7 @@ SchemaRules::Expression SchemaRules::string_of(const Json& flat) {
   return fmt::format(R"("\"" json_char{{{},{}}} "\"")", min, most);
 }
 
-// Each value is a literal of its own; xgrammar joins what they begin with.
+// Each value is a literal of its own; a walk joins what they begin with.
 SchemaRules::Expression SchemaRules::literals_of(const Json& values) {
   std::vector<std::string> alternatives;
   for (const Json& value : values) {

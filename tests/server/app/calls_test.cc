@@ -145,7 +145,6 @@ Json posted(const App& app, const char* path, const Json& request) {
 class AppCalls : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_grammar_library()) GTEST_SKIP() << "this build has no xgrammar";
     app_ = std::make_unique<App>(with_tools());
     app_->serve();
   }
@@ -240,7 +239,6 @@ TEST_F(AppCalls, AreForcedInResponsesAndMessages) {
 
 // A schema of a function that is not strict is kept as far as it can be, and the log has the rest.
 TEST(AppLenientCalls, KeepWhatCanBeKept) {
-  if (!has_grammar_library()) GTEST_SKIP() << "this build has no xgrammar";
   AppOptions options = with_tools();
   std::mutex mutex;
   std::string ignored;
@@ -299,7 +297,6 @@ TEST_F(AppCalls, MayStandBesideJson) {
 
 // The answer begins as a call of Llama's does, which only strict functions make into one.
 TEST(AppStrictCalls, AreHeldToTheirSchemaOnceTheyBegin) {
-  if (!has_grammar_library()) GTEST_SKIP() << "this build has no xgrammar";
   App app(with_tools(ToolFormat::kLlama3Json));
   app.serve();
   Json request = chat_request();
