@@ -115,11 +115,11 @@ void add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
   add_entry(plan, kPassArrays, "pinned", pass_array_bytes(plan));
   const int64_t num_rows = passes.limits.max_logit_rows();
   const int64_t vocab = input.config.vocab_size;
+  const size_t mask_bytes = TokenMasks::memory_bytes(num_rows, vocab);
   add_entry(plan, "adjustments of logits", "device",
-            AdjustmentArrays::device_bytes(num_rows, vocab));
-  add_entry(
-      plan, "adjustments of logits", "pinned",
-      AdjustmentArrays::pinned_bytes(num_rows, vocab) + TokenMasks::pinned_bytes(num_rows, vocab));
+            AdjustmentArrays::device_bytes(num_rows, vocab) + mask_bytes);
+  add_entry(plan, "adjustments of logits", "pinned",
+            AdjustmentArrays::pinned_bytes(num_rows, vocab) + mask_bytes);
   add_entry(plan, "scratch of ops", "device", op_memory_bytes(input.device));
   if (input.options.kv_store.dir && !offloads(plan)) {
     add_entry(plan, "KV store", "pinned", PoolPort::pinned_bytes(plan.kv_layout));

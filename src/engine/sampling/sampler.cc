@@ -160,7 +160,7 @@ void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays
   if (!wants_adjustments()) {
     sample(stream, args);
   } else {
-    args.masks = masks_.view();
+    args.masks = awaits_masks() ? masks_.copied(stream) : masks_.view();
     sample_parts(stream, args);
   }
   stream.copy({.dst = host_memory_.data(),

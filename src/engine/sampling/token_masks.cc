@@ -10,15 +10,16 @@ TensorView TokenMasks::cut(Arena& arena, int64_t max_rows, int64_t vocab_size) {
   return arena.tensor(DType::kI32, {max_rows, (vocab_size + 31) / 32});
 }
 
-size_t TokenMasks::pinned_bytes(int64_t max_rows, int64_t vocab_size) {
+size_t TokenMasks::memory_bytes(int64_t max_rows, int64_t vocab_size) {
   Arena plan;
   cut(plan, max_rows, vocab_size);
   return plan.used_bytes();
 }
 
 TokenMasks::TokenMasks(int64_t max_rows, int64_t vocab_size, Device& device)
-    : memory_(device.allocate(pinned_bytes(max_rows, vocab_size), MemoryKind::kPinned)) {
-  Arena arena(memory_.data(), memory_.size_bytes());
+    : host_memory_(device.allocate(memory_bytes(max_rows, vocab_size), MemoryKind::kPinned)),
+      device_memory_(device.allocate(memory_bytes(max_rows, vocab_size), MemoryKind::kDevice)) {
+  Arena arena(host_memory_.data(), host_memory_.size_bytes());
   masks_ = cut(arena, max_rows, vocab_size);
 }
 
@@ -27,6 +28,14 @@ int32_t TokenMasks::add(const std::vector<int32_t>& ids) {
   std::fill_n(words, masks_.dim(1), 0);
   for (const int32_t id : ids) words[id / 32] |= static_cast<int32_t>(uint32_t{1} << (id % 32));
   return num_masks_++;
+}
+
+TensorView TokenMasks::copied(Stream& stream) const {
+  Arena arena(device_memory_.data(), device_memory_.size_bytes());
+  const TensorView all = cut(arena, masks_.dim(0), masks_.dim(1) * 32);
+  const TensorView used = masks_.rows(0, num_masks_);
+  stream.copy({.dst = all.bytes(), .src = used.bytes(), .num_bytes = used.num_bytes()});
+  return all.rows(0, num_masks_);
 }
 
 void TokenMasks::set(int32_t mask, std::span<const int32_t> words) {

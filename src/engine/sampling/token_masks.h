@@ -1,9 +1,9 @@
-// TokenMasks: the tokens that rows of a pass may choose, as bits in pinned memory, where the op
-// `sample` reads them.
+// TokenMasks: the tokens that rows of a pass may choose, as bits in pinned memory.
 //
 // Used by Sampler. A pass without masks does not touch the memory, whose address never changes, so
-// a graph of a decode step reads the masks of the step that it replays. Thread rule: the engine's
-// thread; masks may be added only after the work that reads those of the last pass is done.
+// a graph of a decode step reads the masks of the step that it replays, over the link. Outside of a
+// graph they are copied first, since the op `sample` reads them several times. Thread rule: the
+// engine's thread; masks may be added only after the work that reads those of the last pass is done.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace sluice {
 
 class TokenMasks {
  public:
-  // Takes pinned memory for a mask of each of `max_rows` rows.
+  // Takes pinned and device memory for a mask of each of `max_rows` rows.
   TokenMasks(int64_t max_rows, int64_t vocab_size, Device& device);
 
-  // Bytes that the constructor takes.
-  static size_t pinned_bytes(int64_t max_rows, int64_t vocab_size);
+  // Bytes that the constructor takes of each kind of memory.
+  static size_t memory_bytes(int64_t max_rows, int64_t vocab_size);
 
   // Drops the masks of the previous pass.
   void begin_pass() { num_masks_ = 0; }
@@ -37,12 +37,15 @@ class TokenMasks {
 
   // SampleArgs::masks, the same in every pass.
   const TensorView& view() const { return masks_; }
+  // SampleArgs::masks of this pass, copied to the device. For work that is not a part of a graph.
+  TensorView copied(Stream& stream) const;
 
  private:
   static TensorView cut(Arena& arena, int64_t max_rows, int64_t vocab_size);
 
-  Buffer memory_;
-  TensorView masks_;  // i32 [max_rows, words]
+  Buffer host_memory_;
+  Buffer device_memory_;
+  TensorView masks_;  // i32 [max_rows, words], pinned
   int32_t num_masks_ = 0;
 };
 
