@@ -63,7 +63,7 @@ PassPlan OffloadedKv::plan_pass(PassKind kind, std::span<const SequenceRows> seq
   pass_.staged.clear();
   pass_.is_in_place = !kind.is_prefill && limits_.blocks_stay && all_resident(sequences);
   for (const SequenceRows& rows : sequences) {
-    if (!pass_.is_in_place) add_history(*rows.kv, static_cast<int32_t>(planned_.size()));
+    if (!pass_.is_in_place) add_history(rows.kv, static_cast<int32_t>(planned_.size()));
     PlannedRows& planned = planned_.emplace_back(PlannedRows{.rows = rows});
     if (kind.is_prefill) {
       plan_staged(planned);
@@ -83,9 +83,9 @@ int32_t OffloadedKv::variant_of(PassKind kind) const {
 }
 
 // The full blocks of a sequence's first `num_tokens` tokens.
-std::span<const SequenceBlock> OffloadedKv::sealed_blocks(const SequenceKv& kv,
+std::span<const SequenceBlock> OffloadedKv::sealed_blocks(const KvView& kv,
                                                           int64_t num_tokens) const {
-  return kv.blocks().first(static_cast<size_t>(num_tokens / layout_.block.block_tokens));
+  return kv.blocks.first(static_cast<size_t>(num_tokens / layout_.block.block_tokens));
 }
 
 // Whether every sealed block of these sequences is resident.
@@ -93,14 +93,14 @@ bool OffloadedKv::all_resident(std::span<const SequenceRows> sequences) const {
   const ResidentSet& residents = offload_.residents();
   return std::ranges::all_of(sequences, [&](const SequenceRows& rows) {
     return std::ranges::all_of(
-        sealed_blocks(*rows.kv, rows.kv->num_tokens()),
+        sealed_blocks(rows.kv, rows.kv.num_tokens),
         [&](const SequenceBlock& block) { return residents.find(block.id).valid(); });
   });
 }
 
 // Adds the sealed blocks of a sequence to the pass: as runs, or as blocks that gathers may read.
-void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
-  const int64_t num_tokens = kv.num_tokens();
+void OffloadedKv::add_history(const KvView& kv, int32_t seq_index) {
+  const int64_t num_tokens = kv.num_tokens;
   if (!executor_.gathers(kind_)) {
     for (HistoryBlocks& blocks : history_of(kind_, kv, num_tokens)) {
       pass_.history.push_back(HistoryRun::of(std::move(blocks), seq_index));
@@ -115,7 +115,7 @@ void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
 // The sealed blocks of a sequence's first `num_tokens` tokens as runs of a pass that begins there:
 // consecutive resident blocks are one run, and of the others as many as a slot holds. Empty if the
 // pass gathers.
-std::vector<HistoryBlocks> OffloadedKv::history_of(PassKind kind, const SequenceKv& kv,
+std::vector<HistoryBlocks> OffloadedKv::history_of(PassKind kind, const KvView& kv,
                                                    int64_t num_tokens) const {
   const std::span<const SequenceBlock> sealed = sealed_blocks(kv, num_tokens);
   if (executor_.gathers(kind)) return {};
@@ -142,7 +142,7 @@ std::vector<HistoryBlocks> OffloadedKv::history_of(PassKind kind, const Sequence
 void OffloadedKv::plan_staged(PlannedRows& planned) {
   const auto& [id, kv, num_rows, num_ahead] = planned.rows;
   const int64_t block_tokens = layout_.block.block_tokens;
-  planned.begin_pos = kv->num_tokens();
+  planned.begin_pos = kv.num_tokens;
   planned.first = num_staged_;
   SLUICE_CHECK(planned.begin_pos % block_tokens == 0, "span at {}", planned.begin_pos);
   for (int64_t done = 0; done < num_rows; done += block_tokens) {
@@ -152,7 +152,7 @@ void OffloadedKv::plan_staged(PlannedRows& planned) {
                           .begins_sequence = planned.begin_pos + done == 0};
     if (num_rows - done >= block_tokens) {
       const auto block = static_cast<size_t>((planned.begin_pos + done) / block_tokens);
-      outcome.host_id = kv->blocks()[block].id;
+      outcome.host_id = kv.blocks[block].id;
     } else {
       // The sequence may hold a tail already, from a pass that failed.
       outcome.tail = offload_.tails().find(id);
@@ -167,7 +167,7 @@ void OffloadedKv::plan_staged(PlannedRows& planned) {
 // take new ones. The first is that of the valid tokens, which draft rows follow.
 void OffloadedKv::plan_tails(PlannedRows& planned) {
   const SequenceRows& rows = planned.rows;
-  const int64_t position = rows.kv->num_tokens();
+  const int64_t position = rows.kv.num_tokens;
   const int64_t block_tokens = layout_.block.block_tokens;
   planned.begin_pos = position / block_tokens * block_tokens;
   planned.first = static_cast<int32_t>(tails_.size());
@@ -189,15 +189,15 @@ int32_t OffloadedKv::own_block(const PlannedRows& planned, int64_t index) const 
   return kind_.is_prefill ? number : tails_[static_cast<size_t>(number)].value;
 }
 
-void OffloadedKv::prefetch(const ExpectNext& expect_next) {
+void OffloadedKv::prefetch(std::span<const ExpectedRows> expected) {
   std::vector<HistoryRun> history;
   std::vector<PrefillSpan> spans;
-  for (const ExpectedSequence& next : expect_next()) {
+  for (const ExpectedRows& next : expected) {
     const auto seq_index = static_cast<int32_t>(spans.size());
-    spans.push_back({next.num_sealed_tokens, next.num_rows, next.kv->prefill_tokens()});
+    spans.push_back({next.num_sealed_tokens, next.num_rows, next.kv.prefill_tokens});
     PassKind kind = next.is_verify ? PassKind::verify() : PassKind(Phase::kDecode);
-    if (next.num_sealed_tokens < next.kv->prefill_tokens()) kind = Phase::kPrefill;
-    for (HistoryBlocks& blocks : history_of(kind, *next.kv, next.num_sealed_tokens)) {
+    if (next.num_sealed_tokens < next.kv.prefill_tokens) kind = Phase::kPrefill;
+    for (HistoryBlocks& blocks : history_of(kind, next.kv, next.num_sealed_tokens)) {
       history.push_back(HistoryRun::of(std::move(blocks), seq_index));
     }
   }
@@ -219,7 +219,7 @@ OffloadArrays::Sizes OffloadedKv::sizes_of(const PassShape& shape) const {
   int64_t longest = 0;
   for (const PlannedRows& planned : planned_) {
     sizes.own_blocks = std::max<int64_t>(sizes.own_blocks, planned.num_blocks);
-    longest = std::max(longest, std::ssize(planned.rows.kv->blocks()));
+    longest = std::max(longest, std::ssize(planned.rows.kv.blocks));
   }
   const int64_t num_ids = shape.table_tokens > 0
                               ? blocks_for_tokens(shape.table_tokens, layout_.block.block_tokens)
@@ -251,7 +251,7 @@ void OffloadedKv::describe(const PassShape& shape, Arena& host, Arena& device,
 
 // Writes the array entries of one sequence, whose rows of the pass begin at `row_begin`.
 void OffloadedKv::write_sequence(const PlannedRows& planned, int64_t index, int64_t row_begin) {
-  const SequenceKv& kv = *planned.rows.kv;
+  const KvView& kv = planned.rows.kv;
   const int64_t block_tokens = layout_.block.block_tokens;
   host_.kv_begin.data<int32_t>()[index] = static_cast<int32_t>(planned.begin_pos);
   const int64_t first_row = planned.rows.first_pos() - planned.begin_pos;
@@ -267,7 +267,7 @@ void OffloadedKv::write_sequence(const PlannedRows& planned, int64_t index, int6
   }
   if (const auto ids = row_of(host_.block_ids, index); !ids.empty()) {
     int32_t* entry = ids.data();
-    for (const SequenceBlock& block : kv.blocks()) *entry++ = block.id.value;
+    for (const SequenceBlock& block : kv.blocks) *entry++ = block.id.value;
     std::fill(entry, ids.data() + ids.size(), -1);
   }
   const auto places = row_of(host_.block_places, index);
@@ -277,8 +277,7 @@ void OffloadedKv::write_sequence(const PlannedRows& planned, int64_t index, int6
 // Writes the places of the sealed blocks (-1: not resident) and of the tails after them.
 void OffloadedKv::write_block_places(const PlannedRows& planned, std::span<int32_t> row) const {
   int32_t* entry = row.data();
-  for (const SequenceBlock& block :
-       sealed_blocks(*planned.rows.kv, planned.rows.kv->num_tokens())) {
+  for (const SequenceBlock& block : sealed_blocks(planned.rows.kv, planned.rows.kv.num_tokens)) {
     *entry++ = offload_.residents().find(block.id).value;
   }
   for (int32_t i = 0; i < planned.num_blocks; ++i) {
@@ -323,14 +322,14 @@ void OffloadedKv::view_arrays(AttentionPass& pass) {
 
 // A tail that a decode step has filled is copied to the host; the next token takes a new one. Full
 // blocks of a prefill were copied from the stage.
-void OffloadedKv::committed(SequenceId sequence, const SequenceKv& kv) {
-  if (kind_.is_prefill || kv.num_tokens() % layout_.block.block_tokens != 0) return;
-  const auto last_sealed = static_cast<size_t>(kv.num_sealed_blocks() - 1);
-  offload_.flush_tail(sequence, kv.blocks()[last_sealed].id, last_sealed == 0);
+void OffloadedKv::committed(SequenceId sequence, int64_t num_tokens, BlockId newest_full) {
+  const int64_t block_tokens = layout_.block.block_tokens;
+  if (kind_.is_prefill || num_tokens % block_tokens != 0) return;
+  offload_.flush_tail(sequence, newest_full, num_tokens == block_tokens);
 }
 
-void OffloadedKv::drop_drafts(SequenceId sequence, const SequenceKv& kv) {
-  const bool has_tail = kv.num_tokens() % layout_.block.block_tokens != 0;
+void OffloadedKv::drop_drafts(SequenceId sequence, int64_t num_tokens) {
+  const bool has_tail = num_tokens % layout_.block.block_tokens != 0;
   offload_.tails().give_back_from(sequence, has_tail ? 1 : 0);
 }
 
@@ -343,8 +342,8 @@ std::unique_ptr<BlockPort> OffloadedKv::make_port() {
   return std::make_unique<HostTierPort>(offload_, executor_, std::move(summaries));
 }
 
-int64_t OffloadedKv::flowing_bytes(const SequenceKv& kv) const {
-  return kv.num_sealed_blocks() * static_cast<int64_t>(layout_.block_bytes());
+int64_t OffloadedKv::flowing_bytes(const KvView& kv) const {
+  return kv.num_tokens / layout_.block.block_tokens * static_cast<int64_t>(layout_.block_bytes());
 }
 
 void OffloadedKv::read_counters(TransferCounters& counters) const {

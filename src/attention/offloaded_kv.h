@@ -42,17 +42,17 @@ class OffloadedKv final : public Residency {
   size_t array_bytes() const override { return array_bytes(pass_limits_, limits_); }
   void begin_pass(const AttentionPass& pass) override { executor_.begin_pass(pass, pass_); }
   void end_pass() override { executor_.end_pass(); }
-  void prefetch(const ExpectNext& expect_next) override;
+  void prefetch(std::span<const ExpectedRows> expected) override;
 
-  void committed(SequenceId sequence, const SequenceKv& kv) override;
-  void drop_drafts(SequenceId sequence, const SequenceKv& kv) override;
+  void committed(SequenceId sequence, int64_t num_tokens, BlockId newest_full) override;
+  void drop_drafts(SequenceId sequence, int64_t num_tokens) override;
   void release(SequenceId sequence) override { offload_.tails().give_back_from(sequence, 0); }
   void discard(BlockId id) override { offload_.discard(id); }
   void synchronize() override { offload_.synchronize(); }
 
   std::unique_ptr<BlockPort> make_port() override;
 
-  int64_t flowing_bytes(const SequenceKv& kv) const override;
+  int64_t flowing_bytes(const KvView& kv) const override;
   void read_counters(TransferCounters& counters) const override;
   bool is_on_device(BlockId id) const override { return offload_.residents().find(id).valid(); }
   int32_t num_slots() const override { return offload_.loader().num_slots(); }
@@ -73,11 +73,10 @@ class OffloadedKv final : public Residency {
     int32_t num_blocks = 0;
   };
 
-  std::span<const SequenceBlock> sealed_blocks(const SequenceKv& kv, int64_t num_tokens) const;
+  std::span<const SequenceBlock> sealed_blocks(const KvView& kv, int64_t num_tokens) const;
   bool all_resident(std::span<const SequenceRows> sequences) const;
-  void add_history(const SequenceKv& kv, int32_t seq_index);
-  std::vector<HistoryBlocks> history_of(PassKind kind, const SequenceKv& kv,
-                                        int64_t num_tokens) const;
+  void add_history(const KvView& kv, int32_t seq_index);
+  std::vector<HistoryBlocks> history_of(PassKind kind, const KvView& kv, int64_t num_tokens) const;
   int32_t variant_of(PassKind kind) const;
   void plan_staged(PlannedRows& planned);
   void plan_tails(PlannedRows& planned);

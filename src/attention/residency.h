@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -40,19 +39,19 @@ struct PassLimits {
 // One sequence's share of a pass: rows [first_pos(), + num_rows). Made by engine/runner.
 struct SequenceRows {
   SequenceId id;
-  const SequenceKv* kv = nullptr;
+  KvView kv;
   int64_t num_rows = 0;
   // Rows between the valid tokens and these, written by earlier draft passes of the same step. They
   // are attended to as the sequence's newest tokens, and never become valid.
   int64_t num_ahead = 0;
 
-  int64_t first_pos() const { return kv->num_tokens() + num_ahead; }
+  int64_t first_pos() const { return kv.num_tokens + num_ahead; }
 };
 
 // A sequence that the next step will probably include, and the number of its tokens that are sealed
-// by then. Made by engine/scheduler.
-struct ExpectedSequence {
-  const SequenceKv* kv = nullptr;
+// by then. Made by engine/runner.
+struct ExpectedRows {
+  KvView kv;
   int64_t num_sealed_tokens = 0;
   int64_t num_rows = 0;    // of its next span; 0 in decode
   bool is_verify = false;  // of a decode step: it attends to everything
@@ -99,10 +98,9 @@ class Residency : public KvFollower {
   virtual void begin_pass(const AttentionPass& pass) = 0;
   virtual void end_pass() = 0;
 
-  // Called after end_pass: may begin to load what the next step will probably read. A wrong
-  // prediction costs transfers and changes no result. `expect_next` is called only if needed.
-  using ExpectNext = std::function<std::vector<ExpectedSequence>()>;
-  virtual void prefetch(const ExpectNext& expect_next) = 0;
+  // Called after end_pass: may begin to load what the next step will probably read; empty: it is
+  // not known. A wrong prediction costs transfers and changes no result.
+  virtual void prefetch(std::span<const ExpectedRows> expected) = 0;
 
   // Waits until all transfers have ended. REQUIRES: the caller waits for compute as well.
   virtual void synchronize() = 0;
@@ -117,7 +115,7 @@ class Residency : public KvFollower {
 
   // Bytes of one layer that full attention to all sealed blocks of a sequence would load to the
   // device.
-  virtual int64_t flowing_bytes(const SequenceKv& kv) const = 0;
+  virtual int64_t flowing_bytes(const KvView& kv) const = 0;
   // All transfers so far; the vectors stay empty if KV is never transferred. Allocates nothing if
   // `counters` was filled before. REQUIRES: the host has waited for the last pass.
   virtual void read_counters(TransferCounters& counters) const = 0;

@@ -44,7 +44,7 @@ PassPlan ResidentKv::plan_pass(PassKind kind, std::span<const SequenceRows> sequ
 int64_t ResidentKv::table_width(const PassShape& shape) const {
   int64_t width = 0;
   for (const SequenceRows& rows : sequences_) {
-    width = std::max(width, std::ssize(rows.kv->blocks()));
+    width = std::max(width, std::ssize(rows.kv.blocks));
   }
   if (shape.table_tokens == 0) return width;
   const int64_t padded = blocks_for_tokens(shape.table_tokens, pool_.layout().block.block_tokens);
@@ -62,7 +62,7 @@ void ResidentKv::describe(const PassShape& shape, Arena& host, Arena& device, At
     write_rows(rows, written, row_begin);
     row_begin += rows.num_rows;
     int32_t* row_end = entry + width;
-    for (const SequenceBlock& block : rows.kv->blocks()) *entry++ = block.id.value;
+    for (const SequenceBlock& block : rows.kv.blocks) *entry++ = block.id.value;
     std::fill(entry, row_end, -1);  // padding; kv_end keeps readers from it
     entry = row_end;
   }
@@ -81,7 +81,7 @@ void ResidentKv::write_rows(const SequenceRows& rows, const Arrays& host, int64_
   const int64_t first_pos = rows.first_pos();
   int32_t* target = host.kv_rows.data<int32_t>() + row_begin;
   for (int64_t pos = first_pos; pos < first_pos + rows.num_rows; ++pos) {
-    const SequenceBlock& block = rows.kv->blocks()[static_cast<size_t>(pos / block_tokens)];
+    const SequenceBlock& block = rows.kv.blocks[static_cast<size_t>(pos / block_tokens)];
     *target++ = block.id.value * block_tokens + static_cast<int32_t>(pos % block_tokens);
   }
 }

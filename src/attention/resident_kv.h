@@ -24,14 +24,14 @@ class ResidentKv final : public Residency {
   size_t array_bytes() const override { return array_bytes(limits_); }
   void begin_pass(const AttentionPass&) override {}
   void end_pass() override {}
-  void prefetch(const ExpectNext&) override {}
+  void prefetch(std::span<const ExpectedRows>) override {}
 
   void discard(BlockId id) override { pool_.poison(id, compute_); }
   void synchronize() override {}
 
   std::unique_ptr<BlockPort> make_port() override;
 
-  int64_t flowing_bytes(const SequenceKv&) const override { return 0; }
+  int64_t flowing_bytes(const KvView&) const override { return 0; }
   void read_counters(TransferCounters&) const override {}
   bool is_on_device(BlockId) const override { return true; }
   int32_t num_slots() const override { return 0; }

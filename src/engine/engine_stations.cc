@@ -36,7 +36,7 @@ EngineStations::EngineStations(const EngineOptions& options, EngineParts parts,
   load_model(options, parts, on_progress);
   const auto hash = rank->load_weights(options.seed, options.kv_store.dir.has_value(), on_progress);
   front->close_checkpoint();
-  make_kv(options, parts.store_files, hash);
+  make_kv(options, parts, hash);
   const EnginePlan& plan = front->plan();
   scheduler = std::make_unique<Scheduler>(plan.passes.scheduler, *kv);
   observer = std::make_unique<Observer>(rank->residency(), rank->policies(), plan.kv_layout.block);
@@ -87,8 +87,14 @@ void EngineStations::load_model(const EngineOptions& options, EngineParts& parts
 }
 
 // One longest request must still fit beside all pins.
-void EngineStations::make_kv(const EngineOptions& options, StoreFiles* files,
+void EngineStations::make_kv(const EngineOptions& options, const EngineParts& parts,
                              const std::optional<WeightsHash>& weights) {
+  KvFollower* follower = &rank->residency();
+  if (parts.steps != nullptr) {
+    parts.steps->follow(rank->residency());
+    rank->record_steps(parts.steps);
+    follower = parts.steps;
+  }
   const EnginePlan& plan = front->plan();
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
   const Policy& prefill = rank->policies().prefill();
@@ -105,8 +111,9 @@ void EngineStations::make_kv(const EngineOptions& options, StoreFiles* files,
               plan.num_blocks - blocks_for_tokens(plan.max_model_len, block_tokens),
           .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
           .on_host = offloads(plan)},
-      rank->residency(),
-      options.kv_store.dir ? store_maker(options, files, weights) : KvStation::MakeBacking());
+      *follower,
+      options.kv_store.dir ? store_maker(options, parts.store_files, weights)
+                           : KvStation::MakeBacking());
 }
 
 KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options, StoreFiles* files,

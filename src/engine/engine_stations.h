@@ -54,6 +54,8 @@ struct EngineParts {
   // Called on a worker before the masks of each sequence and pass are made; null: nothing. A test
   // has masks that are late.
   std::function<void()> before_masks = nullptr;
+  // Gets every pass as a message that another rank could run; null: nothing does.
+  StepRecorder* steps = nullptr;
   // The files of the KV store; null: the system's. A test has disks that fail.
   StoreFiles* store_files = nullptr;
 };
@@ -89,7 +91,7 @@ class EngineStations {
   void load_model(const EngineOptions& options, EngineParts& parts, const OnProgress& on_progress);
   KvStation::MakeBacking store_maker(const EngineOptions& options, StoreFiles* files,
                                      const std::optional<WeightsHash>& weights);
-  void make_kv(const EngineOptions& options, StoreFiles* files,
+  void make_kv(const EngineOptions& options, const EngineParts& parts,
                const std::optional<WeightsHash>& weights);
   void make_drafts(const EngineOptions& options, EngineParts& parts);
 };

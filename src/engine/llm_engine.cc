@@ -109,8 +109,10 @@ std::optional<std::span<const SampledToken>> LlmEngine::run(const Batch& batch,
   step_watch.begin();
   const int64_t min_rows = watch != nullptr ? watch->min_rows : plan().passes.min_watched_rows;
   const bool watched = StepWatch::is_needed(batch, watch, min_rows);
-  const auto expect_next = [&] { return stations_.scheduler->expect_next(batch); };
-  return stations_.rank->run(batch, expect_next, watched ? &step_watch.pass() : nullptr);
+  std::vector<ExpectedSequence> expected;
+  if (stations_.rank->prefetches()) expected = stations_.scheduler->expect_next(batch);
+  return stations_.rank->run(batch, *stations_.kv, std::move(expected),
+                             watched ? &step_watch.pass() : nullptr);
 }
 
 // What a pass has computed becomes part of its sequences: rows with valid KV, tokens, outputs,

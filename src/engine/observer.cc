@@ -34,7 +34,7 @@ void Observer::begin_step(const Batch& batch) {
   // Read before the pass, whose KV is not committed: the history is what it was.
   residency_.read_counters(before_);
   for (const ScheduledSequence& scheduled : batch.sequences) {
-    phase.history_bytes += residency_.flowing_bytes(scheduled.sequence->kv);
+    phase.history_bytes += residency_.flowing_bytes(scheduled.sequence->kv.view());
   }
 }
 

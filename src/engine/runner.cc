@@ -1,7 +1,8 @@
-// One step: describe the batch in arrays, copy them, run the pass, read the tokens.
+// One pass: describe it in arrays, copy them, run it, read the tokens.
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace sluice {
 
@@ -27,18 +28,16 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
   spans_.reserve(static_cast<size_t>(limits.max_seqs));
 }
 
-std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
-                                                         const Residency::ExpectNext& expect_next,
+std::optional<std::span<const SampledToken>> Runner::run(const Pass& pass, const Batch& batch,
                                                          const PassWatch* watch) {
   SLUICE_CHECK(watch == nullptr || batch.kind.is_prefill, "a watched decode step");
-  sampler_.begin_pass();
-  describe(batch, batch.num_sampled());
-  sampler_.end_describe();
+  describe(pass, pass.message.num_sampled());
+  describe_draws(batch);
   scores_prompts_ = batch.kind.is_prefill && PromptScorer::wanted(batch);
   monitor_ = watch != nullptr ? &pacer_ : nullptr;
   if (watch != nullptr) pacer_.begin(*watch, batch.num_rows());
   try {
-    run_pass([&] { enqueue_batch(batch); });
+    run_pass([&] { enqueue_pass(pass.message); });
   } catch (const PassCancelled&) {
     // Loads that the cancelled pass has not read must end as well: their blocks may get another
     // owner, whose write-back does not wait for loads that compute never read.
@@ -46,7 +45,7 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
     parts_.residency.synchronize();
     return std::nullopt;
   }
-  parts_.residency.prefetch(expect_next);
+  prefetch(pass);
   if (sampler_.awaits_masks()) {
     sampler_.take_masks(parts_.compute, batch.may_skip_tokens());
     sampler_.enqueue(parts_.compute, parts_.decoder.logits(num_logit_rows_), device_);
@@ -59,29 +58,55 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
   return sampler_.collect(batch, num_logit_rows_);
 }
 
+std::vector<float> Runner::replay(const Pass& pass) {
+  describe(pass, pass.message.num_sampled());
+  monitor_ = nullptr;
+  scores_prompts_ = false;
+  draws_in_pass_ = false;
+  run_pass([&] { enqueue_pass(pass.message); });
+  prefetch(pass);
+  const int64_t num_sampled = pass.message.num_sampled();
+  if (num_sampled > 0) return to_host(parts_.decoder.logits(num_logit_rows_).rows(0, num_sampled));
+  parts_.compute.synchronize();
+  return {};
+}
+
 bool Runner::score_prompts(const Batch& batch, const PassWatch* watch) {
   return scorer_.run(parts_.compute, parts_.decoder, batch,
                      watch != nullptr ? watch->should_cancel : std::function<bool()>());
 }
 
-void Runner::enqueue_batch(const Batch& batch) {
+void Runner::enqueue_pass(const StepMessage& message) {
   // Parts wait for each other on the host, which no graph can.
-  if (!pads(batch) || !plan_.capturable || sampler_.takes_parts()) return enqueue();
-  const bool draws = !sampler_.awaits_masks();
+  if (!pads(message) || !plan_.capturable || (draws_in_pass_ && sampler_.takes_parts())) {
+    return enqueue();
+  }
   graphs_.run({.num_seqs = pass_.kv_end.dim(0),
                .max_kv_tokens = pass_.batch.max_kv_tokens,
                .walk_variant = plan_.variant,
-               .draws = draws,
-               .wants_top = draws && sampler_.wants_top(),
-               .wants_suppressed = draws && sampler_.wants_suppressed(),
-               .wants_adjustments = draws && sampler_.wants_adjustments()},
+               .draws = draws_in_pass_,
+               .wants_top = draws_in_pass_ && sampler_.wants_top(),
+               .wants_suppressed = draws_in_pass_ && sampler_.wants_suppressed(),
+               .wants_adjustments = draws_in_pass_ && sampler_.wants_adjustments()},
               [this] { this->enqueue(); });
 }
 
-std::vector<float> Runner::run_with_all_logits(const Batch& batch, TapSink* taps) {
-  const int64_t num_rows = batch.num_rows();
-  SLUICE_CHECK(num_rows <= limits_.max_seqs && batch.num_sampled() == 0, "{} rows", num_rows);
-  describe(batch, num_rows);
+void Runner::prefetch(const Pass& pass) {
+  expected_.clear();
+  for (const ExpectedSequence& next : pass.message.expected) {
+    expected_.push_back({.kv = pass.tables.view(next.id),
+                         .num_sealed_tokens = next.num_sealed_tokens,
+                         .num_rows = next.num_rows,
+                         .is_verify = next.is_verify});
+  }
+  parts_.residency.prefetch(expected_);
+}
+
+std::vector<float> Runner::run_with_all_logits(const Pass& pass, TapSink* taps) {
+  const int64_t num_rows = pass.message.num_rows();
+  SLUICE_CHECK(num_rows <= limits_.max_seqs && pass.message.num_sampled() == 0, "{} rows",
+               num_rows);
+  describe(pass, num_rows);
   num_logit_rows_ = num_rows;
   for (int64_t i = 0; i < num_rows; ++i) {
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
@@ -89,6 +114,7 @@ std::vector<float> Runner::run_with_all_logits(const Batch& batch, TapSink* taps
   TensorView logits;
   monitor_ = nullptr;
   scores_prompts_ = false;
+  draws_in_pass_ = false;
   run_pass([&] { logits = forward(taps); });
   return to_host(logits);
 }
@@ -108,49 +134,48 @@ std::vector<float> Runner::to_host(const TensorView& logits) {
 // ---- Host side -------------------------------------------------------------------------------
 
 // Fills the pinned arrays and `pass_`. Room is made for `num_logit_rows` rows of logits at least.
-void Runner::describe(const Batch& batch, int64_t num_logit_rows) {
-  list_rows(batch);
-  plan_ = parts_.residency.plan_pass(batch.kind, rows_);
-  const PassShape shape = shape_of(batch);
+void Runner::describe(const Pass& pass, int64_t num_logit_rows) {
+  const StepMessage& message = pass.message;
+  list_rows(pass);
+  plan_ = parts_.residency.plan_pass(message.kind, rows_);
+  const PassShape shape = shape_of(message);
   cut_arrays(shape, num_logit_rows);
   num_logit_rows_ = 0;
   int64_t row_begin = 0;
-  for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    write_sequence(batch.sequences[i], static_cast<int64_t>(i), row_begin);
-    row_begin += batch.sequences[i].num_rows;
+  for (size_t i = 0; i < message.spans.size(); ++i) {
+    write_sequence(message, i, row_begin);
+    row_begin += message.spans[i].num_rows;
   }
-  const auto num_seqs = std::ssize(batch.sequences);
+  const auto num_seqs = std::ssize(message.spans);
   host_.row_begin.data<int32_t>()[num_seqs] = static_cast<int32_t>(row_begin);
-  if (pads(batch)) write_padding(num_seqs, shape);
+  if (pads(message)) write_padding(num_seqs, shape);
 }
 
-// Plans the pass with the residency, and sets the maxima that size the launches.
-void Runner::list_rows(const Batch& batch) {
+// Looks up the tables, and sets the maxima that size the launches.
+void Runner::list_rows(const Pass& pass) {
+  const StepMessage& message = pass.message;
   SLUICE_CHECK(
-      std::ssize(batch.sequences) <= limits_.max_seqs && batch.num_rows() <= limits_.max_rows,
-      "{} sequences, {} rows", batch.sequences.size(), batch.num_rows());
-  pass_.kind = batch.kind;
+      std::ssize(message.spans) <= limits_.max_seqs && message.num_rows() <= limits_.max_rows,
+      "{} sequences, {} rows", message.spans.size(), message.num_rows());
+  pass_.kind = message.kind;
   AttentionBatch& maxima = pass_.batch;
   maxima.max_rows = 0;
   maxima.max_kv_tokens = 0;
   rows_.clear();
   spans_.clear();
-  for (const ScheduledSequence& scheduled : batch.sequences) {
-    Sequence* const sequence = scheduled.sequence;
-    const int64_t num_rows = scheduled.num_rows;
-    const int64_t first_pos = scheduled.first_pos();
-    const int64_t end_pos = first_pos + num_rows;
-    maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(num_rows));
+  for (const StepMessage::Span& span : message.spans) {
+    const SequenceRows& rows = rows_.emplace_back(SequenceRows{.id = span.id,
+                                                               .kv = pass.tables.view(span.id),
+                                                               .num_rows = span.num_rows,
+                                                               .num_ahead = span.num_ahead});
+    const int64_t end_pos = rows.first_pos() + span.num_rows;
+    maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(span.num_rows));
     maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
-    rows_.push_back({.id = sequence->id,
-                     .kv = &sequence->kv,
-                     .num_rows = num_rows,
-                     .num_ahead = scheduled.num_ahead});
-    if (!batch.kind.is_prefill) continue;
-    spans_.push_back({.first_pos = first_pos,
-                      .num_rows = num_rows,
-                      .prompt_end = sequence->kv.prefill_tokens(),
-                      .num_measured = sequence->audit.num_measured_tokens});
+    if (!message.kind.is_prefill) continue;
+    spans_.push_back({.first_pos = rows.first_pos(),
+                      .num_rows = span.num_rows,
+                      .prompt_end = rows.kv.prefill_tokens,
+                      .num_measured = span.num_measured});
   }
   pass_.spans = spans_;
 }
@@ -158,14 +183,14 @@ void Runner::list_rows(const Batch& batch) {
 // Steps of one row for each sequence: decode, draft passes, and verify passes without drafts.
 // Steps that are never captured are padded as well: products then have the same number of rows, and
 // the same bits, for resident and offloaded KV.
-bool Runner::pads(const Batch& batch) const {
-  return parts_.fixed_decode_shapes && !batch.kind.is_prefill &&
-         batch.num_rows() == std::ssize(batch.sequences);
+bool Runner::pads(const StepMessage& message) const {
+  return parts_.fixed_decode_shapes && !message.kind.is_prefill &&
+         message.num_rows() == std::ssize(message.spans);
 }
 
-PassShape Runner::shape_of(const Batch& batch) {
-  PassShape shape{.num_rows = batch.num_rows(), .num_seqs = std::ssize(batch.sequences)};
-  if (!pads(batch)) return shape;
+PassShape Runner::shape_of(const StepMessage& message) {
+  PassShape shape{.num_rows = message.num_rows(), .num_seqs = std::ssize(message.spans)};
+  if (!pads(message)) return shape;
   shape.num_seqs = padded_num_seqs(shape.num_seqs, limits_.max_seqs);
   shape.num_rows = shape.num_seqs;
   if (!plan_.capturable) return shape;
@@ -190,25 +215,34 @@ void Runner::cut_arrays(const PassShape& shape, int64_t num_logit_rows) {
   pass_.kv_end = device_.kv_end.rows(0, shape.num_seqs);
 }
 
-void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin) {
-  const Sequence& sequence = *scheduled.sequence;
-  const int64_t first_pos = scheduled.first_pos();
-  host_.row_begin.data<int32_t>()[index] = static_cast<int32_t>(row_begin);
-  host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
-  host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(first_pos + scheduled.num_rows);
-  for (int64_t i = 0; i < scheduled.num_rows; ++i) {
-    const int64_t pos = first_pos + i;
-    host_.token_ids.data<int32_t>()[row_begin + i] = sequence.token_at(pos);
-    host_.positions.data<int32_t>()[row_begin + i] = static_cast<int32_t>(pos);
+void Runner::write_sequence(const StepMessage& message, size_t index, int64_t row_begin) {
+  const StepMessage::Span& span = message.spans[index];
+  const auto first_pos = static_cast<int32_t>(rows_[index].first_pos());
+  const auto num_rows = static_cast<int32_t>(span.num_rows);
+  const auto row = static_cast<int32_t>(row_begin);
+  host_.row_begin.data<int32_t>()[index] = row;
+  host_.first_pos.data<int32_t>()[index] = first_pos;
+  host_.kv_end.data<int32_t>()[index] = first_pos + num_rows;
+  std::copy_n(message.token_ids.data() + row_begin, num_rows,
+              host_.token_ids.data<int32_t>() + row_begin);
+  std::iota(host_.positions.data<int32_t>() + row_begin,
+            host_.positions.data<int32_t>() + row_begin + num_rows, first_pos);
+  for (int64_t i = num_rows - span.num_sampled; i < num_rows; ++i) {
+    host_.logit_rows.data<int32_t>()[num_logit_rows_++] = row + static_cast<int32_t>(i);
   }
-  const int64_t num_sampled = scheduled.num_sampled();
-  const int64_t row_end = row_begin + scheduled.num_rows;
-  for (int64_t i = 0; i < num_sampled; ++i) {
-    host_.logit_rows.data<int32_t>()[num_logit_rows_] =
-        static_cast<int32_t>(row_end - num_sampled + i);
-    sampler_.describe(sequence, scheduled.num_ahead + i, num_logit_rows_, host_);
-    ++num_logit_rows_;
+}
+
+void Runner::describe_draws(const Batch& batch) {
+  sampler_.begin_pass();
+  int64_t index = 0;
+  for (const ScheduledSequence& scheduled : batch.sequences) {
+    for (int64_t i = 0; i < scheduled.num_sampled(); ++i) {
+      sampler_.describe(*scheduled.sequence, scheduled.num_ahead + i, index++, host_);
+    }
   }
+  for (; index < num_logit_rows_; ++index) sampler_.describe_padding(index, host_);
+  sampler_.end_describe();
+  draws_in_pass_ = !sampler_.awaits_masks();
 }
 
 // Rows of padding: they attend to nothing and write nothing; their tokens are not read.
@@ -220,7 +254,6 @@ void Runner::write_padding(int64_t num_seqs, const PassShape& shape) {
     host_.first_pos.data<int32_t>()[i] = 0;
     host_.kv_end.data<int32_t>()[i] = 0;
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
-    sampler_.describe_padding(i, host_);
   }
   num_logit_rows_ = shape.num_seqs;
 }
@@ -243,7 +276,7 @@ void Runner::run_pass(Enqueue enqueue) {
 // Rows that wait for their masks are drawn after it.
 void Runner::enqueue() {
   const TensorView logits = forward(nullptr);
-  if (!sampler_.awaits_masks()) sampler_.enqueue(parts_.compute, logits, device_);
+  if (draws_in_pass_) sampler_.enqueue(parts_.compute, logits, device_);
 }
 
 // One transfer, then the decoder.

@@ -1,6 +1,6 @@
-// Runner: executes a scheduled batch on the device and returns the sampled tokens.
+// Runner: runs a pass on the device, and returns the tokens that are sampled from it.
 //
-// LlmEngine calls it once per step. A step: fill the pass's arrays (PassArrays and those of the
+// Rank calls it once per pass. A pass: fill the pass's arrays (PassArrays and those of the
 // Residency), one transfer, the decoder, the sampler, one transfer back. All memory is taken at
 // construction; a step allocates no device memory. With `fixed_decode_shapes`, decode steps are
 // padded to one of few shapes and replayed as graphs (decode_graphs.h). Thread rule: the engine's
@@ -20,6 +20,8 @@
 #include "engine/sampling/prompt_scorer.h"
 #include "engine/sampling/sampler.h"
 #include "engine/schedule/scheduler.h"
+#include "engine/step_message.h"
+#include "kv/kv_tables.h"
 #include "model/decoder.h"
 #include "model/tap.h"
 
@@ -48,23 +50,29 @@ class Runner {
   // of the residency.
   static size_t memory_bytes(const PassLimits& limits, size_t residency_bytes);
 
-  // Runs the batch and returns one token for each sequence with wants_token, and of a verify pass
-  // one more for each draft token, in batch order, valid until the next call. Blocks until the pass
-  // is done. `expect_next`: called if the residency can prefetch; returns the sequences of the next
-  // step. `watch`: if not null, observes the pass and may cancel it. The result of a cancelled pass
-  // is empty; no stream then has work left, and the pass has written only to reserved blocks of its
-  // sequences, which may be released or computed again.
+  // A pass: what is computed, and whose tables it reads.
+  struct Pass {
+    const StepMessage& message;
+    const KvTables& tables;
+  };
+  // Runs the pass of the batch and returns one token for each sequence with wants_token, and of a
+  // verify pass one more for each draft token, in batch order, valid until the next call. Blocks
+  // until the pass is done. `watch`: if not null, observes the pass and may cancel it. The result
+  // of a cancelled pass is empty; no stream then has work left, and the pass has written only to
+  // reserved blocks of its sequences, which may be released or computed again.
   // REQUIRES: no watch in a decode step; the batch's blocks are reserved and its rows not yet
   // committed.
   // Errors: kDevice or kUnsupported from the pass; the contents of the KV cache are then undefined.
-  std::optional<std::span<const SampledToken>> run(const Batch& batch,
-                                                   const Residency::ExpectNext& expect_next,
+  std::optional<std::span<const SampledToken>> run(const Pass& pass, const Batch& batch,
                                                    const PassWatch* watch = nullptr);
+  // Runs a pass without a batch, on a rank that samples nothing, and returns the logits of its
+  // sampled rows: f32 [message.num_sampled(), vocab] in host memory.
+  std::vector<float> replay(const Pass& pass);
 
-  // Runs a prefill batch of one sequence, which samples nothing, and returns the logits of every
+  // Runs a prefill pass of one sequence, which samples nothing, and returns the logits of every
   // row: f32 [num_rows, vocab] in host memory. Taps of the pass go to `taps`. Slow: used for
   // traces. REQUIRES: num_rows <= max_seqs, since the logits buffer has that many rows.
-  std::vector<float> run_with_all_logits(const Batch& batch, TapSink* taps);
+  std::vector<float> run_with_all_logits(const Pass& pass, TapSink* taps);
 
   // The score of `token_id` where the last pass sampled the token of its first sequence, and the
   // likeliest token there. REQUIRES: that pass sampled one, and scored no prompt.
@@ -74,26 +82,29 @@ class Runner {
 
  private:
   // Host side of a step: fills the pinned arrays.
-  void describe(const Batch& batch, int64_t num_logit_rows);
-  void list_rows(const Batch& batch);
-  bool pads(const Batch& batch) const;
+  void describe(const Pass& pass, int64_t num_logit_rows);
+  void list_rows(const Pass& pass);
+  bool pads(const StepMessage& message) const;
   // The numbers of rows and sequences of the pass, padded in decode if `pads`.
-  PassShape shape_of(const Batch& batch);
+  PassShape shape_of(const StepMessage& message);
   void cut_arrays(const PassShape& shape, int64_t num_logit_rows);
   // Writes the entries of sequence `index`, whose first row is `row_begin`.
-  void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  void write_sequence(const StepMessage& message, size_t index, int64_t row_begin);
   void write_padding(int64_t num_seqs, const PassShape& shape);
+  // The parameters of the rows that are sampled, padding included.
+  void describe_draws(const Batch& batch);
 
   // Device side. What is enqueued depends on shapes alone, so that a graph can replay it.
   template <typename Enqueue>
   void run_pass(Enqueue enqueue);
   // Enqueues the pass, as a graph where its shape allows one.
-  void enqueue_batch(const Batch& batch);
+  void enqueue_pass(const StepMessage& message);
+  void prefetch(const Pass& pass);
   // False if the watch cancelled.
   bool score_prompts(const Batch& batch, const PassWatch* watch);
   // Copies logits to the host and waits for them.
   std::vector<float> to_host(const TensorView& logits);
-  // Enqueues the pass op by op: upload, decoder, and the sampler if no row waits for its mask.
+  // Enqueues the pass op by op: upload, decoder, and the sampler if `draws_in_pass_`.
   void enqueue();
   TensorView forward(TapSink* taps);
 
@@ -110,13 +121,15 @@ class Runner {
   AttentionPass pass_;
   std::vector<SequenceRows> rows_;  // what the residency plans with
   std::vector<PrefillSpan> spans_;  // of pass_; empty in decode
-  PassPlan plan_;                   // its answer
+  std::vector<ExpectedRows> expected_;
+  PassPlan plan_;  // its answer
   PassArrays host_;
   PassArrays device_;
   size_t array_bytes_ = 0;          // of all arrays, on each side
   int64_t num_logit_rows_ = 0;      // rows to sample, padding included
   PassMonitor* monitor_ = nullptr;  // the pacer, or null
   bool scores_prompts_ = false;     // tokens of some prompt are scored after the pass
+  bool draws_in_pass_ = false;      // no row waits for its mask
 };
 
 }  // namespace sluice

@@ -1,9 +1,9 @@
 // SequenceKv: which blocks hold the KV of one sequence, and how much of each is valid.
 //
-// A member of engine/Sequence; changed by BlockManager only, read by scheduler and residency.
-// Every block carries its own count of valid tokens, set when tokens are committed. Nothing derives
-// it from the length of the sequence, which is longer than its KV (the newest token has none
-// yet). Thread rule: the engine's thread.
+// A member of engine/Sequence; changed by BlockManager only, read by the scheduler, and by a pass
+// as KvView. Every block carries its own count of valid tokens, set when tokens are committed.
+// Nothing derives it from the length of the sequence, which is longer than its KV (the newest token
+// has none yet). Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,14 @@ namespace sluice {
 struct SequenceBlock {
   BlockId id;
   int32_t num_valid_tokens = 0;
+};
+
+// What a pass reads of a sequence: a view of SequenceKv, or of another rank's copy of it
+// (KvMirror).
+struct KvView {
+  std::span<const SequenceBlock> blocks;
+  int64_t num_tokens = 0;      // with valid KV
+  int64_t prefill_tokens = 0;  // that prefill covers
 };
 
 class SequenceKv {
@@ -53,6 +61,9 @@ class SequenceKv {
   int64_t prefill_tokens() const { return prefill_tokens_; }
 
   bool prefill_done() const { return begun() && num_tokens() >= prefill_tokens_; }
+
+  // Valid until the sequence changes.
+  KvView view() const { return {blocks_, num_tokens(), prefill_tokens_}; }
 
  private:
   friend class BlockManager;

@@ -42,6 +42,13 @@ OffloadedLimits offloaded_limits(int32_t num_resident_blocks) {
           .blocks_stay = num_resident_blocks > 0};
 }
 
+// SequenceRows of a sequence that the test changes.
+struct Rows {
+  SequenceId id;
+  SequenceKv* kv = nullptr;
+  int64_t num_rows = 0;
+};
+
 // Describes passes and checks their arrays. The host can read the CPU device's memory, so host and
 // device arrays are the same memory here and no transfer is needed.
 class ResidencyTest : public ::testing::Test {
@@ -57,21 +64,28 @@ class ResidencyTest : public ::testing::Test {
     ASSERT_TRUE(blocks_.try_begin(kv, iota(next_token_, num_tokens), num_tokens));
     next_token_ += 1000;
   }
-  void commit(Residency& residency, const std::vector<SequenceRows>& sequences) {
-    for (const SequenceRows& rows : sequences) {
-      auto& kv = const_cast<SequenceKv&>(*rows.kv);
+  void commit(Residency& residency, const std::vector<Rows>& sequences) {
+    for (const Rows& rows : sequences) {
+      SequenceKv& kv = *rows.kv;
       const std::vector<int32_t> tokens = iota(next_token_, kv.num_tokens() + rows.num_rows);
       blocks_.commit(kv, tokens, rows.num_rows);
-      residency.committed(rows.id, kv);
+      const int32_t num_full = kv.num_sealed_blocks();
+      residency.committed(
+          rows.id, kv.num_tokens(),
+          num_full > 0 ? kv.blocks()[static_cast<size_t>(num_full - 1)].id : BlockId());
     }
   }
 
-  AttentionPass describe(Residency& residency, Phase phase,
-                         const std::vector<SequenceRows>& sequences, PassShape shape = {}) {
-    plan_ = residency.plan_pass(phase, sequences);
-    shape.num_seqs = std::max(shape.num_seqs, std::ssize(sequences));
+  AttentionPass describe(Residency& residency, Phase phase, const std::vector<Rows>& sequences,
+                         PassShape shape = {}) {
+    std::vector<SequenceRows> views;
     int64_t num_rows = 0;
-    for (const SequenceRows& rows : sequences) num_rows += rows.num_rows;
+    for (const Rows& rows : sequences) {
+      views.push_back({.id = rows.id, .kv = rows.kv->view(), .num_rows = rows.num_rows});
+      num_rows += rows.num_rows;
+    }
+    plan_ = residency.plan_pass(phase, views);
+    shape.num_seqs = std::max(shape.num_seqs, std::ssize(sequences));
     shape.num_rows = std::max(shape.num_rows, num_rows);
     memory_.assign(residency.array_bytes(), std::byte{0x77});
     Arena host(memory_.data(), memory_.size());
@@ -93,7 +107,7 @@ class ResidencyTest : public ::testing::Test {
   }
 
   // A prefill pass of one sequence as the engine runs it, with zeros in place of queries and KV.
-  void prefill(OffloadedKv& kv, const SequenceRows& rows) {
+  void prefill(OffloadedKv& kv, const Rows& rows) {
     AttentionPass pass = describe(kv, Phase::kPrefill, {rows});
     std::vector<int32_t> numbers{0, static_cast<int32_t>(rows.num_rows)};
     const auto first_pos = static_cast<int32_t>(rows.kv->num_tokens());
@@ -253,8 +267,8 @@ TEST_F(ResidencyTest, OnlyOffloadedKvFlows) {
   SequenceKv a;
   begin(a, 40);
   prefill(*offloaded, {SequenceId(1), &a, 40});
-  EXPECT_EQ(resident->flowing_bytes(a), 0);
-  EXPECT_EQ(offloaded->flowing_bytes(a), 2 * static_cast<int64_t>(kLayout.block_bytes()));
+  EXPECT_EQ(resident->flowing_bytes(a.view()), 0);
+  EXPECT_EQ(offloaded->flowing_bytes(a.view()), 2 * static_cast<int64_t>(kLayout.block_bytes()));
   EXPECT_EQ(resident->num_slots(), 0);
   EXPECT_EQ(offloaded->num_slots(), 2);
   TransferCounters none, some;

@@ -20,11 +20,12 @@ constexpr int32_t kBlockTokens = 16;
 class RecordingFollower final : public KvFollower {
  public:
   explicit RecordingFollower(Events& events) : events_(events) {}
-  void committed(SequenceId, const SequenceKv& kv) override {
-    events_.push_back("memory: committed " + std::to_string(kv.num_tokens()));
+  void committed(SequenceId, int64_t num_tokens, BlockId newest_full) override {
+    events_.push_back("memory: committed " + std::to_string(num_tokens) +
+                      (newest_full.valid() ? ", some blocks are full" : ", no block is full"));
   }
-  void drop_drafts(SequenceId, const SequenceKv& kv) override {
-    events_.push_back("memory: drafts dropped, " + std::to_string(kv.blocks().size()) + " blocks");
+  void drop_drafts(SequenceId, int64_t num_tokens) override {
+    events_.push_back("memory: drafts dropped after " + std::to_string(num_tokens));
   }
   void release(SequenceId) override { events_.push_back("memory: released"); }
   void discard(BlockId) override { events_.push_back("memory: discarded"); }
@@ -88,7 +89,8 @@ TEST_F(KvStationTest, TellsMemoryBeforeTheStoreAndBeforeBlocksAreFree) {
   ASSERT_TRUE(kv_->begin(one, 20));
   EXPECT_EQ(events(), Events{"store: begun with 2"});
   kv_->commit(one, Phase::kPrefill, 20);
-  EXPECT_EQ(events(), (Events{"memory: committed 20", "store: committed 20"}));
+  EXPECT_EQ(events(),
+            (Events{"memory: committed 20, some blocks are full", "store: committed 20"}));
   EXPECT_EQ(one.answer.output.num_prompt_tokens_done, 20);
   kv_->release(one);
   EXPECT_EQ(events(), (Events{"memory: released", "store: released with 2", "memory: discarded",
@@ -105,7 +107,7 @@ TEST_F(KvStationTest, DropsBlocksOfDraftsBeforeMemoryHearsOfIt) {
   events();
   kv_->drop_drafts(one);
   EXPECT_EQ(events(), (Events{"memory: discarded", "store: forgotten", "memory: discarded",
-                              "store: forgotten", "memory: drafts dropped, 1 blocks"}));
+                              "store: forgotten", "memory: drafts dropped after 15"}));
   kv_->release(one);
 }
 

@@ -112,7 +112,7 @@ TEST_F(SchedulerTest, ExpectsTheStepThatComesNext) {
     ASSERT_EQ(expected.size(), batch.sequences.size()) << "step " << step;
     for (size_t i = 0; i < expected.size(); ++i) {
       const ScheduledSequence& s = batch.sequences[i];
-      EXPECT_EQ(expected[i].kv, &s.sequence->kv) << "step " << step;
+      EXPECT_EQ(expected[i].id, s.sequence->id) << "step " << step;
       EXPECT_EQ(expected[i].num_rows, batch.kind == Phase::kPrefill ? s.num_rows : 0);
     }
     ++num_compared;

@@ -49,6 +49,7 @@ bool KvStation::begin(Sequence& sequence, int64_t num_new_tokens) {
                          sequence.salt)) {
     return false;
   }
+  begun_.emplace(sequence.id, &sequence.kv);
   sequence.set_cached();
   backing_->begin(sequence);
   return true;
@@ -72,6 +73,7 @@ void KvStation::begin_alone(Sequence& sequence) {
     backing_->wait(kLongestWait);
     backing_->tend({});
   }
+  begun_.emplace(sequence.id, &sequence.kv);
 }
 
 void KvStation::commit_alone(Sequence& sequence, int64_t num_rows) {
@@ -92,14 +94,17 @@ int64_t KvStation::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
 
 void KvStation::commit(Sequence& sequence, PassKind kind, int64_t num_rows) {
   blocks_.commit(sequence.kv, sequence.tokens, num_rows);
-  follower_.committed(sequence.id, sequence.kv);
+  const int32_t num_sealed = sequence.kv.num_sealed_blocks();
+  follower_.committed(
+      sequence.id, sequence.kv.num_tokens(),
+      num_sealed > 0 ? sequence.kv.blocks()[static_cast<size_t>(num_sealed - 1)].id : BlockId());
   backing_->committed(sequence, kind);
   sequence.set_prompt_done(sequence.kv.num_tokens());
 }
 
 void KvStation::drop_drafts(Sequence& sequence) {
   blocks_.drop_reserved(sequence.kv);
-  follower_.drop_drafts(sequence.id, sequence.kv);
+  follower_.drop_drafts(sequence.id, sequence.kv.num_tokens());
 }
 
 void KvStation::ended(const Sequence& sequence) {
@@ -112,6 +117,13 @@ void KvStation::release(Sequence& sequence) {
   follower_.release(sequence.id);
   backing_->release(sequence);
   blocks_.release(sequence.kv);
+  begun_.erase(sequence.id);
+}
+
+KvView KvStation::view(SequenceId id) const {
+  const auto found = begun_.find(id);
+  SLUICE_CHECK(found != begun_.end(), "sequence {}", id.value);
+  return found->second->view();
 }
 
 void KvStation::wait() { backing_->wait(kLongestWait); }

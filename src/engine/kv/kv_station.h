@@ -9,16 +9,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <unordered_map>
 
 #include "engine/kv/kv_backing.h"
 #include "engine/kv/pins.h"
 #include "engine/sequence.h"
 #include "kv/block_manager.h"
 #include "kv/kv_follower.h"
+#include "kv/kv_tables.h"
 
 namespace sluice {
 
-class KvStation {
+class KvStation final : public KvTables {
  public:
   struct Options {
     BlockManagerOptions blocks;     // on_discard is the station's own
@@ -60,6 +62,9 @@ class KvStation {
   // It loses its blocks: preempted, finished or cancelled. It may begin again.
   void release(Sequence& sequence);
 
+  // Of a sequence between `begin` and `release`.
+  KvView view(SequenceId id) const override;
+
   // ---- Between steps.
 
   // Takes what was read from the store; `on_progress` gets each sequence that got something.
@@ -80,6 +85,7 @@ class KvStation {
 
   KvFollower& follower_;
   BlockManager blocks_;
+  std::unordered_map<SequenceId, const SequenceKv*> begun_;
   std::unique_ptr<KvBacking> backing_;  // never null
   Pins pins_;
 };

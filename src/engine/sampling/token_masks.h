@@ -3,7 +3,8 @@
 // Used by Sampler. A pass without masks does not touch the memory, whose address never changes, so
 // a graph of a decode step reads the masks of the step that it replays, over the link. Outside of a
 // graph they are copied first, since the op `sample` reads them several times. Thread rule: the
-// engine's thread; masks may be added only after the work that reads those of the last pass is done.
+// engine's thread; masks may be added only after the work that reads those of the last pass is
+// done.
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "kv/kv_layout.h"
+
 namespace sluice {
 namespace {
 
@@ -239,7 +241,7 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
       prefilling.push_back({.sequence = sequence.get(), .num_done = num_done});
     } else if (!runs || sequence->num_generated() + 1 < sequence->params.max_tokens) {
       // A block that this decode step fills is sealed only at commit, so it is not expected yet.
-      decoding.push_back({.kv = &sequence->kv,
+      decoding.push_back({.id = sequence->id,
                           .num_sealed_tokens = is_decode ? sequence->kv.num_tokens() : num_done,
                           .is_verify = verifies});
     }
@@ -260,7 +262,9 @@ std::vector<ExpectedSequence> Scheduler::expect_prefill(std::vector<Candidate> c
   for (const Candidate& candidate : candidates) {
     const int64_t num_rows = room.take(candidate.num_done, candidate.sequence->num_tokens());
     if (num_rows == 0) continue;
-    expected.push_back({&candidate.sequence->kv, candidate.num_done, num_rows});
+    expected.push_back({.id = candidate.sequence->id,
+                        .num_sealed_tokens = candidate.num_done,
+                        .num_rows = num_rows});
   }
   return expected;
 }

@@ -24,7 +24,7 @@
 #include <span>
 #include <vector>
 
-#include "attention/residency.h"
+#include "attention/pass_kind.h"
 #include "engine/kv/kv_station.h"
 #include "engine/schedule/pass_room.h"
 #include "engine/schedule/prefill_rates.h"
@@ -66,6 +66,14 @@ struct Batch {
     for (const ScheduledSequence& s : sequences) sum += s.num_rows;
     return sum;
   }
+};
+
+// A sequence that the next pass will probably include.
+struct ExpectedSequence {
+  SequenceId id;
+  int64_t num_sealed_tokens = 0;  // by then
+  int64_t num_rows = 0;           // of its next span; 0 in decode
+  bool is_verify = false;         // of a decode step: it attends to everything
 };
 
 // The requests that a scheduler holds. A preempted one waits again.

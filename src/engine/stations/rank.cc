@@ -73,12 +73,21 @@ std::optional<WeightsHash> Rank::load_weights(int64_t seed, bool wants_hash,
   return hasher ? std::optional(hasher->finish()) : std::nullopt;
 }
 
+const StepMessage& Rank::describe(const Batch& batch, const KvTables& tables,
+                                  std::vector<ExpectedSequence> expected) {
+  describe_pass(batch, message_);
+  message_.expected = std::move(expected);
+  if (recorder_ != nullptr) recorder_->complete(message_, tables);
+  return message_;
+}
+
 // Logits that are not finite come from the weights or their arithmetic; no option helps.
-std::optional<std::span<const SampledToken>> Rank::run(const Batch& batch,
-                                                       const Residency::ExpectNext& expect_next,
+std::optional<std::span<const SampledToken>> Rank::run(const Batch& batch, const KvTables& tables,
+                                                       std::vector<ExpectedSequence> expected,
                                                        const PassWatch* watch) {
+  const StepMessage& message = describe(batch, tables, std::move(expected));
   try {
-    return runner_->run(batch, expect_next, watch);
+    return runner_->run({.message = message, .tables = tables}, batch, watch);
   } catch (const Error& error) {
     if (!is_logits_not_finite(error)) throw;
     throw Error(ErrorCode::kModel,

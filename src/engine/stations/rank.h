@@ -18,6 +18,8 @@
 #include "engine/plan/engine_plan.h"
 #include "engine/runner.h"
 #include "engine/stations/front.h"
+#include "engine/step_message.h"
+#include "engine/step_recorder.h"
 #include "model/decoder.h"
 #include "model/weights.h"
 #include "model/weights_hasher.h"
@@ -39,9 +41,18 @@ class Rank {
   std::optional<WeightsHash> load_weights(int64_t seed, bool wants_hash,
                                           const OnProgress& on_progress);
 
+  // Every pass from now on is completed by this recorder, if not null. REQUIRES: it follows the
+  // events of blocks, and outlives the rank's use.
+  void record_steps(StepRecorder* recorder) { recorder_ = recorder; }
+  // Whether a pass reads what is expected next.
+  bool prefetches() const { return offloads(front_.plan()); }
+
+  // The pass of the batch as a message; valid until the next call.
+  const StepMessage& describe(const Batch& batch, const KvTables& tables,
+                              std::vector<ExpectedSequence> expected);
   // As Runner::run. Errors also: kModel for logits that are not finite.
-  std::optional<std::span<const SampledToken>> run(const Batch& batch,
-                                                   const Residency::ExpectNext& expect_next,
+  std::optional<std::span<const SampledToken>> run(const Batch& batch, const KvTables& tables,
+                                                   std::vector<ExpectedSequence> expected = {},
                                                    const PassWatch* watch = nullptr);
   Runner& runner() { return *runner_; }
   const Runner& runner() const { return *runner_; }
@@ -58,6 +69,8 @@ class Rank {
   void make_residency(const OnProgress& on_progress);
 
   const Front& front_;
+  StepRecorder* recorder_ = nullptr;
+  StepMessage message_;  // of the newest pass
   // In the order of construction; destroyed in reverse. REQUIRES: no work is left then.
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_;

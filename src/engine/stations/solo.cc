@@ -29,9 +29,8 @@ std::vector<TokenScore> Solo::score(const std::vector<int32_t>& tokens, const On
   params.max_tokens = 1;
   params.prompt_logprobs = 1;
   Sequence sequence = make_sequence(tokens, params);
-  const auto expect_nothing = [] { return std::vector<ExpectedSequence>(); };
   run(sequence, [&](const Batch& batch) {
-    stations_.rank.run(batch, expect_nothing);
+    stations_.rank.run(batch, stations_.kv);
     // The first token has an entry without a score.
     return !on_scored || on_scored(sequence.num_scored - 1);
   });
@@ -110,7 +109,9 @@ bool Solo::run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorde
   Sequence sequence = make_sequence(tokens, params);
   bool cancelled = false;
   run(sequence, [&](const Batch& batch) {
-    keep(stations_.rank.runner().run_with_all_logits(batch, &recorder));
+    const StepMessage& message = stations_.rank.describe(batch, stations_.kv, {});
+    keep(stations_.rank.runner().run_with_all_logits({.message = message, .tables = stations_.kv},
+                                                     &recorder));
     if (watch.on_progress) watch.on_progress(sequence.kv.num_tokens() + batch.num_rows());
     cancelled = watch.should_cancel && watch.should_cancel();
     return !cancelled;

@@ -2,6 +2,7 @@
 #include "engine/stations/speculative_drafts.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -12,8 +13,9 @@ bool is_cancelled(const ScheduledSequence& scheduled) { return scheduled.sequenc
 std::vector<ExpectedSequence> expected_in_verify(const Batch& batch) {
   std::vector<ExpectedSequence> expected;
   for (const ScheduledSequence& scheduled : batch.sequences) {
-    const SequenceKv& kv = scheduled.sequence->kv;
-    expected.push_back({.kv = &kv, .num_sealed_tokens = kv.num_tokens(), .is_verify = true});
+    const Sequence& sequence = *scheduled.sequence;
+    expected.push_back(
+        {.id = sequence.id, .num_sealed_tokens = sequence.kv.num_tokens(), .is_verify = true});
   }
   return expected;
 }
@@ -67,14 +69,12 @@ void SpeculativeDrafts::draft_by_passes(const Batch& batch) {
     drafting.sequences.push_back(scheduled);
     longest = std::max(longest, scheduled.num_drafts);
   }
-  const auto expect_nothing = [] { return std::vector<ExpectedSequence>(); };
-  const auto expect_verify = [&] { return expected_in_verify(batch); };
   for (int64_t num_ahead = 0; !drafting.sequences.empty(); ++num_ahead) {
     if (std::ranges::any_of(drafting.sequences, is_cancelled)) break;
     // The history that the verify pass streams begins to load beside the last draft pass.
     const bool is_last = num_ahead + 1 == longest;
     run_draft_pass(drafting, num_ahead,
-                   is_last ? Residency::ExpectNext(expect_verify) : expect_nothing);
+                   is_last ? expected_in_verify(batch) : std::vector<ExpectedSequence>());
     std::erase_if(drafting.sequences, [&](const ScheduledSequence& scheduled) {
       Sequence& sequence = *scheduled.sequence;
       Grammars::cut_drafts(sequence);
@@ -87,7 +87,7 @@ void SpeculativeDrafts::draft_by_passes(const Batch& batch) {
 
 // One more draft token for each sequence of `batch`, after `num_ahead` of them.
 void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
-                                       const Residency::ExpectNext& expect_next) {
+                                       std::vector<ExpectedSequence> expected) {
   const int64_t begin_ns = stations_.now_ns();
   Batch pass{.kind = batch.kind, .sequences = {}};
   for (const ScheduledSequence& scheduled : batch.sequences) {
@@ -99,7 +99,7 @@ void SpeculativeDrafts::run_draft_pass(const Batch& batch, int64_t num_ahead,
   // One that cannot go on has no more drafts, and ends after the verify pass.
   stations_.grammars.order_masks(pass);
   stations_.observer.begin_step(pass);
-  const auto tokens = stations_.rank.run(pass, expect_next);
+  const auto tokens = stations_.rank.run(pass, stations_.kv, std::move(expected));
   for (const SampledToken& token : *tokens) {
     Sequence& sequence = *token.sequence;
     if (sequence.grammar.gives_token()) sequence.draft.tokens.push_back(token.token_id);

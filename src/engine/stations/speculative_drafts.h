@@ -47,7 +47,7 @@ class SpeculativeDrafts final : public Drafts {
   void draft_by_source(Batch& batch);
   void draft_by_passes(const Batch& batch);
   void run_draft_pass(const Batch& batch, int64_t num_ahead,
-                      const Residency::ExpectNext& expect_next);
+                      std::vector<ExpectedSequence> expected);
 
   Stations stations_;
   Speculator speculator_;
