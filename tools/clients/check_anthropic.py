@@ -176,6 +176,22 @@ def check_answers_as_classes():
     holds("uniqueItems at /properties/names" in error.message, error.message)
 
 
+def check_forced_calls():
+    classes = {"castle": Castle, "door": Door}
+    tools = [{"name": name, "description": "d", "input_schema": each.model_json_schema()}
+             for name, each in classes.items()]
+    fields = {"model": MODEL_NAME, "max_tokens": 300, "tools": tools,
+              "messages": [{"role": "user", "content": castles.QUESTION}]}
+    with castles.server_that_reads_tools() as server:
+        local = client.with_options(base_url=server.url)
+        for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "door"}):
+            message = local.messages.create(**fields, tool_choice=choice)
+            same(message.stop_reason, "tool_use")
+            (call,) = (block for block in message.content if block.type == "tool_use")
+            classes[call.name].model_validate(call.input)
+            holds(choice["type"] == "any" or call.name == "door", call)
+
+
 def check_errors():
     error = raised(anthropic.BadRequestError, lambda: ask(temperature=-1))
     same((error.status_code, error.body["type"], error.type), (400, "error", "invalid_request_error"))

@@ -70,6 +70,14 @@ def check_structured_output():
     holds(isinstance(list(model.stream(castles.QUESTION))[-1], Castle), "streamed")
 
 
+def check_structured_output_of_forced_calls():
+    with castles.server_that_reads_tools() as server:
+        for strict in (None, True):
+            model = chat_model(base_url=server.url + "/v1", max_tokens=300)
+            model = model.with_structured_output(Castle, method="function_calling", strict=strict)
+            holds(isinstance(model.invoke(castles.QUESTION), Castle), f"strict {strict}")
+
+
 def check_tool_round():
     with scripted_server() as server:
         model = chat_model(model="scripted", base_url=server.url + "/v1").bind_tools([TOOL])

@@ -66,7 +66,8 @@ def check_errors():
     raised(litellm.NotFoundError, lambda: chat(model="openai/none-of-this-name"))
     raised(litellm.AuthenticationError, lambda: chat(api_key="sk-wrong"))
     raised(litellm.BadRequestError, lambda: chat(temperature=-1))
-    raised(litellm.ContextWindowExceededError, lambda: chat(max_tokens=10**6))
+    too_long = [{"role": "user", "content": "a purple castle, " * 50_000}]
+    raised(litellm.ContextWindowExceededError, lambda: chat(messages=too_long))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import openai
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.openai_like import OpenAILike
 
-from castles import Castle, Colours, QUESTION
+from castles import Castle, Colours, QUESTION, server_that_reads_tools
 from checks import MODEL_NAME, holds, raised, run_checks
 
 
@@ -22,6 +22,13 @@ def check_structured_calls():
     holds(isinstance(castle, Castle), castle)
     castle = model().as_structured_llm(Castle).complete(QUESTION).raw
     holds(isinstance(castle, Castle), castle)
+
+
+def check_forced_calls():
+    with server_that_reads_tools() as server:
+        forced = model(api_base=server.url + "/v1", should_use_structured_outputs=False, is_function_calling_model=True)
+        castle = forced.structured_predict(Castle, PromptTemplate(QUESTION))
+        holds(isinstance(castle, Castle), castle)
 
 
 def check_what_cannot_be_enforced():

@@ -5,7 +5,7 @@ import sys
 
 import openai
 
-from castles import Castle, Colours, QUESTION
+from castles import Castle, Colours, Door, QUESTION, server_that_reads_tools
 from checks import MODEL_NAME, holds, raised, run_checks, same
 
 # Retries would hide an error that comes once.
@@ -53,6 +53,31 @@ def check_fields_of_vllm():
     holds(content(choice=["red", "purple"]) in ("red", "purple"), "one of the choices")
     holds(content(regex="[0-9]{3}-[0-9]{4}").replace("-", "").isdigit(), "what the regular expression matches")
     Castle.model_validate_json(content(json=Castle.model_json_schema()))
+
+
+def check_forced_calls():
+    tools = [openai.pydantic_function_tool(Castle), openai.pydantic_function_tool(Door)]
+    named = {"type": "function", "function": {"name": "Door"}}
+    with server_that_reads_tools() as server:
+        local = client.with_options(base_url=server.url + "/v1")
+        for choice, classes in (("required", (Castle, Door)), (named, Door)):
+            fields = CHAT | {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "temperature": 0}
+            (call,) = local.chat.completions.parse(**fields).choices[0].message.tool_calls
+            holds(isinstance(call.function.parsed_arguments, classes), call)
+            with local.chat.completions.stream(**fields) as stream:
+                (streamed,) = stream.get_final_completion().choices[0].message.tool_calls
+            same(streamed.function.parsed_arguments, call.function.parsed_arguments, "streamed")
+
+
+def check_forced_calls_of_responses():
+    tools = [openai.pydantic_function_tool(each)["function"] | {"type": "function"} for each in (Castle, Door)]
+    with server_that_reads_tools() as server:
+        local = client.with_options(base_url=server.url + "/v1")
+        for choice in ("required", {"type": "function", "name": "Door"}):
+            response = local.responses.parse(**RESPONSE, tools=tools, tool_choice=choice, parallel_tool_calls=False)
+            (call,) = (item for item in response.output if item.type == "function_call")
+            ({"Castle": Castle, "Door": Door}[call.name]).model_validate_json(call.arguments)
+            holds(choice == "required" or call.name == "Door", call)
 
 
 def check_cut_answers():

@@ -54,6 +54,13 @@ def check_typed_output():
     holds(isinstance(either, (Castle, Door)), f"one of two classes: {either!r}")
 
 
+def check_typed_output_of_forced_calls():
+    with castles.server_that_reads_tools() as server:
+        for model_class in (OpenAIChatModel, OpenAIResponsesModel):
+            typed = agent(model_class, base_url=server.url + "/v1", output_type=[Castle, Door], max_tokens=300)
+            holds(isinstance(typed.run_sync(castles.QUESTION).output, (Castle, Door)), model_class.__name__)
+
+
 def check_streamed_typed_output():
     async def streamed():
         async with agent(output_type=NativeOutput(Castle), max_tokens=300).run_stream(castles.QUESTION) as result:

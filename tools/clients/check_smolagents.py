@@ -1,9 +1,9 @@
-"""smolagents: answers by a schema, and an agent whose every step is one."""
+"""smolagents: answers by a schema, and an agent whose every step is one, and one that must call."""
 
 import os
 import sys
 
-from smolagents import CodeAgent, OpenAIModel
+from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent
 
 from castles import Castle, QUESTION
 from checks import MODEL_NAME, RESULT, holds, run_checks, same, scripted_server
@@ -27,6 +27,12 @@ def check_agent_with_structured_steps():
         agent = CodeAgent(tools=[], model=model("scripted", server.url + "/v1"), max_steps=1, verbosity_level=0,
                           use_structured_outputs_internally=True)
         same(agent.run(QUESTION), int(RESULT))
+
+
+def check_agent_that_must_call():
+    with scripted_server({"name": "final_answer", "arguments": {"answer": RESULT}}, before_call="") as server:
+        agent = ToolCallingAgent(tools=[], model=model("scripted", server.url + "/v1"), max_steps=1, verbosity_level=0)
+        same(agent.run(QUESTION), RESULT)
 
 
 if __name__ == "__main__":

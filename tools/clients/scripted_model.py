@@ -68,7 +68,7 @@ class Vocabulary:
 
 def successors_of(vocabulary, scripts):
     """Token to token; each script follows its marker and ends with the end of the message."""
-    successors, taken = {}, set()
+    successors, taken = {}, set(vocabulary.json["model"]["vocab"])
     for marker, text in scripts.items():
         ids = [vocabulary.add(marker, True)] + [vocabulary.add(piece, False) for piece in pieces_of(text, taken)]
         successors.update(zip(ids, ids[1:] + [vocabulary.end]))
