@@ -30,7 +30,7 @@ BlockSummaries::BlockSummaries(PolicyPair& policies, Device& device, Stream& com
 
 void BlockSummaries::add(LayerId layer, const KvBlocksView& kv, int32_t index, BlockId id) {
   const TensorView zero = numbers_.rows(0, 1);
-  policies_.on_keys_written(compute_, {.kind = Phase::kPrefill,
+  policies_.on_keys_written(compute_, {.kind = PassKind::prefill(),
                                        .layer = layer,
                                        .batch = {.row_begin = row_begin_,
                                                  .first_pos = zero,

@@ -47,17 +47,21 @@ struct PolicyEntry {
   }
 };
 
+// The row of a policy of either phase.
+template <typename P>
+constexpr PolicyEntry either_phase(std::string_view name) {
+  return {name, make<P, Phase::kPrefill>, make<P, Phase::kDecode>, P::kOptions};
+}
+
 constexpr std::array kPolicies = {
     PolicyEntry{"avgpool", make_one<AvgPoolPolicy>, nullptr, AvgPoolPolicy::kOptions,
                 AvgPoolPolicy::kAlternatives},
     PolicyEntry{"flexprefill", make_one<FlexPrefillPolicy>, nullptr, FlexPrefillPolicy::kOptions},
-    PolicyEntry{"full", make<FullPolicy, Phase::kPrefill>, make<FullPolicy, Phase::kDecode>,
-                FullPolicy::kOptions},
+    either_phase<FullPolicy>("full"),
     PolicyEntry{"minference", make_one<MInferencePolicy>, nullptr, MInferencePolicy::kOptions},
     PolicyEntry{"quest", nullptr, make_one<QuestPolicy>, QuestPolicy::kOptions},
     PolicyEntry{"sampled", make_one<SampledPolicy>, nullptr, SampledPolicy::kOptions},
-    PolicyEntry{"streaming", make<StreamingPolicy, Phase::kPrefill>,
-                make<StreamingPolicy, Phase::kDecode>, StreamingPolicy::kOptions},
+    either_phase<StreamingPolicy>("streaming"),
     PolicyEntry{"xattention", make_one<XAttentionPolicy>, nullptr, XAttentionPolicy::kOptions},
 };
 

@@ -195,8 +195,8 @@ void OffloadedKv::prefetch(std::span<const ExpectedRows> expected) {
   for (const ExpectedRows& next : expected) {
     const auto seq_index = static_cast<int32_t>(spans.size());
     spans.push_back({next.num_sealed_tokens, next.num_rows, next.kv.prefill_tokens});
-    PassKind kind = next.is_verify ? PassKind::verify() : PassKind(Phase::kDecode);
-    if (next.num_sealed_tokens < next.kv.prefill_tokens) kind = Phase::kPrefill;
+    PassKind kind = next.is_verify ? PassKind::verify() : PassKind::decode();
+    if (next.num_sealed_tokens < next.kv.prefill_tokens) kind = PassKind::prefill();
     for (HistoryBlocks& blocks : history_of(kind, next.kv, next.num_sealed_tokens)) {
       history.push_back(HistoryRun::of(std::move(blocks), seq_index));
     }

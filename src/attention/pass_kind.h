@@ -14,6 +14,12 @@ struct PassKind {
   // The pass in which a policy of this phase selects.
   constexpr PassKind(Phase phase = Phase::kPrefill)  // NOLINT(google-explicit-constructor)
       : is_prefill(phase == Phase::kPrefill) {}
+  static constexpr PassKind prefill() { return {}; }
+  static constexpr PassKind decode() {
+    PassKind kind;
+    kind.is_prefill = false;
+    return kind;
+  }
   // A decode pass whose tokens are drafts: its rows never become valid.
   static constexpr PassKind draft() { return with(&PassKind::is_draft); }
   // A decode pass with rows for draft tokens after the newest token of a sequence. It attends to
@@ -30,7 +36,7 @@ struct PassKind {
 
  private:
   static constexpr PassKind with(bool PassKind::*trait) {
-    PassKind kind(Phase::kDecode);
+    PassKind kind = decode();
     kind.*trait = true;
     return kind;
   }

@@ -82,7 +82,7 @@ void Solo::run(Sequence& sequence, const RunPass& run_pass) {
     while (goes_on && sequence.num_pending() > 0) {
       const int64_t num_rows = std::min(sequence.num_pending(), most);
       const Batch batch{
-          .kind = Phase::kPrefill,
+          .kind = PassKind::prefill(),
           .sequences = {{.sequence = &sequence, .num_rows = num_rows, .wants_token = false}}};
       stations_.observer.begin_step(batch);
       goes_on = run_pass(batch);
