@@ -128,16 +128,18 @@ TEST(Sparse, OffloadedEqualsResident) {
 }
 
 TEST(Sparse, PagesOfAllSizesGiveTheSameBitsOffloaded) {
-  // On a GPU one sequence at a time, as above.
-  const Place place{"chunked", 64, 2, 1, testing::testing_cpu() ? 3 : 1};
+  const Place place{"chunked", 64, 2, 1, testing::testing_cpu() ? 3 : 1};  // as above
   for (const int32_t page_tokens : {16, 32, 64}) {
     EngineOptions options = resident("streaming+quest");
     options.kv.block_size = 64;
     options.sparse.page_tokens = page_tokens;
     const std::vector<Job> jobs = make_jobs(64);
-    expect_all_same(run_engine(offloaded(options, place), jobs),
-                    run_engine(alike_resident(options, place), jobs),
-                    "pages of " + std::to_string(page_tokens));
+    for (const KvCacheDtype dtype : {KvCacheDtype::kAuto, KvCacheDtype::kFp8}) {
+      options.kv.cache_dtype = dtype;
+      expect_all_same(run_engine(offloaded(options, place), jobs),
+                      run_engine(alike_resident(options, place), jobs),
+                      "pages of " + std::to_string(page_tokens));
+    }
   }
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 // Errors: kUnsupported for FP8 where the model's answers would lose their sense, or where the
 // device has no kernels for a policy.
-void check_fp8(const PlanInput& input) {
+void check_fp8(const PlanInput& input, const KvBlockShape& block) {
   const char* asked = kv_cache_dtype_name(input.options.kv.cache_dtype);
   if (input.config.attention().qkv_bias) {
     fail(ErrorCode::kUnsupported,
@@ -17,11 +17,13 @@ void check_fp8(const PlanInput& input) {
          "take --kv-offload where KV does not fit the device",
          asked, architecture_name(input.config.architecture));
   }
-  if (input.device.kind() == DeviceKind::kCuda) {
+  const Policy& prefill = input.policies.prefill();
+  if (input.device.kind() == DeviceKind::kCuda &&
+      prefill.rule(block).form == SelectionForm::kTileMasks) {
     fail(ErrorCode::kUnsupported,
-         "kv_cache_dtype is '{}', for which there are no kernels on a GPU yet; leave it at 'auto', "
-         "or take --device cpu",
-         asked);
+         "kv_cache_dtype is '{}', whose keys the prefill policy '{}' cannot score on a GPU yet; "
+         "leave it at 'auto', or take a sparse_policy that reads prompts in full, as 'full+quest'",
+         asked, prefill.name());
   }
 }
 
@@ -38,7 +40,7 @@ KvLayout choose_kv_layout(const PlanInput& input, KvOffload kv_offload) {
                                   .head_dim = attention.padded_head_dim(),
                                   .block_tokens = block_tokens,
                                   .element = kv_element_of(input.options.kv.cache_dtype)}};
-  if (layout.block.element == KvElement::kE4m3) check_fp8(input);
+  if (layout.block.element == KvElement::kE4m3) check_fp8(input, layout.block);
   return layout;
 }
 

@@ -106,11 +106,12 @@ TEST(Offload, EqualsResidentOverTheGrid) {
 
 // What a GPU promises bit for bit, with equal blocks and chunks: residency, slots, slot sizes and
 // the kind of transfer do not matter.
-TEST(Offload, ResidencySlotsAndTransfersNeverChangeABit) {
+void expect_equal_residencies(KvCacheDtype dtype) {
   for (const int32_t chunk_tokens : {64, 512}) {
     const std::vector<Job> jobs = jobs_for(64);
     EngineOptions resident = offloaded({"chunked", 2, 1, 64, chunk_tokens});
     resident.kv.offload = KvOffload::kOff;
+    resident.kv.cache_dtype = dtype;
     const std::vector<RequestOutput> reference = run_engine(resident, jobs);
     for (const int32_t num_slots : {2, 8}) {
       for (const int32_t slot_blocks : {1, 3, 0}) {
@@ -118,6 +119,7 @@ TEST(Offload, ResidencySlotsAndTransfersNeverChangeABit) {
           const OffloadCase c{"chunked", num_slots, slot_blocks, 64, chunk_tokens};
           EngineOptions options = offloaded(c);
           options.kv.copy_bytes = copy_bytes;
+          options.kv.cache_dtype = dtype;
           expect_all_same(run_engine(options, jobs), reference,
                           describe(c) + (copy_bytes == 0 ? ", copies" : ", kernels"));
         }
@@ -125,6 +127,12 @@ TEST(Offload, ResidencySlotsAndTransfersNeverChangeABit) {
     }
   }
 }
+
+TEST(Offload, ResidencySlotsAndTransfersNeverChangeABit) {
+  expect_equal_residencies(KvCacheDtype::kAuto);
+}
+
+TEST(Offload, NorDoTheyOfFp8Kv) { expect_equal_residencies(KvCacheDtype::kFp8); }
 
 TEST(Offload, AloneEqualsBatched) {
   const std::vector<Job> jobs = jobs_for(16);

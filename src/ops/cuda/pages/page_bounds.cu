@@ -7,6 +7,7 @@
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/e4m3.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -49,12 +50,42 @@ struct BoundsCall {
   int64_t layer_stride_elements;  // of minmax
 };
 
+// A piece of 8 channels of a key, as it is loaded and as the bf16 that it stands for.
+template <bool kFp8>
+struct KeyPiece {
+  Bf16x8 numbers;
+
+  // `half`: the keys of a head in a block; `element`: of the row of `token`.
+  __device__ __forceinline__ void load(const std::byte* half, int32_t token, int32_t element,
+                                       int32_t head_dim) {
+    numbers = *reinterpret_cast<const Bf16x8*>(half + (token * head_dim + element) * 2);
+  }
+  __device__ __forceinline__ Bf16x8 values() const { return numbers; }
+};
+template <>
+struct KeyPiece<true> {
+  uint2 numbers;
+  uint32_t scale;
+
+  __device__ __forceinline__ void load(const std::byte* half, int32_t token, int32_t element,
+                                       int32_t head_dim) {
+    const int32_t in_tile = token % kKvScaleTile;
+    const std::byte* tile = half + (token - in_tile) * (head_dim + 1);
+    numbers = *reinterpret_cast<const uint2*>(tile + in_tile * head_dim + element);
+    scale = static_cast<uint32_t>(tile[kKvScaleTile * head_dim + in_tile]);
+  }
+  __device__ __forceinline__ Bf16x8 values() const {
+    return read_e4m3(numbers, e4m3_factors(scale));
+  }
+};
+
 constexpr int kBoundsLoads = 16;  // in flight per lane, so that a decode step waits once
 
 // Bound: bytes of the keys of the pages that are touched; in decode, latency. A warp reads one page
 // of one head, 16 bytes a lane, 32 * 8 / head_dim tokens at once. After the page's last token the
 // last is read again, which changes no bound.
 // grid: pages that a sequence's rows may touch, of all sequences of all layers, x KV heads.
+template <bool kFp8>
 __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall call) {
   let_next_kernel_start();
   const int32_t head = blockIdx.y;
@@ -82,10 +113,10 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   const int32_t tokens_at_once = kWarpThreads / pieces;
   const int32_t lane = threadIdx.x;
   const int32_t piece = lane % pieces;
-  const auto* keys = reinterpret_cast<const uint16_t*>(
-      call.kv_base + layer * call.layer_stride_bytes + block * call.kv_stride_bytes);
-  keys += static_cast<int64_t>(head) * 2 * call.block_tokens * call.head_dim +
-          static_cast<int64_t>(offset % call.block_tokens) * call.head_dim + piece * 8;
+  const std::byte* keys =
+      call.kv_base + layer * call.layer_stride_bytes + block * call.kv_stride_bytes +
+      static_cast<int64_t>(head) * 4 * kv_elements<kFp8>(call.block_tokens, call.head_dim) +
+      2 * kv_elements<kFp8>(offset % call.block_tokens, call.head_dim);
   Bf16x8 low, high;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -95,18 +126,19 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   // Lanes that are left over when head_dim does not divide 256 read nothing.
   const int32_t first_token = lane / pieces < tokens_at_once ? lane / pieces : end - begin;
   for (int32_t first = first_token; first < end - begin; first += kBoundsLoads * tokens_at_once) {
-    Bf16x8 key[kBoundsLoads];
+    KeyPiece<kFp8> key[kBoundsLoads];
 #pragma unroll
     for (int i = 0; i < kBoundsLoads; ++i) {
       const int32_t token = min(first + i * tokens_at_once, end - begin - 1);
-      key[i] = *reinterpret_cast<const Bf16x8*>(keys + token * call.head_dim);
+      key[i].load(keys, token, piece * 8, call.head_dim);
     }
 #pragma unroll
     for (int i = 0; i < kBoundsLoads; ++i) {
+      const Bf16x8 values = key[i].values();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        low.pairs[j] = smaller(low.pairs[j], key[i].pairs[j]);
-        high.pairs[j] = larger(high.pairs[j], key[i].pairs[j]);
+        low.pairs[j] = smaller(low.pairs[j], values.pairs[j]);
+        high.pairs[j] = larger(high.pairs[j], values.pairs[j]);
       }
     }
   }
@@ -294,7 +326,7 @@ ScoreCall make_call(const ScorePagesArgs& args) {
 }  // namespace
 
 void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) const {
-  expect_kv_element("update_key_bounds", args.kv.shape, {KvElement::kBFloat16});
+  expect_kv_element("update_key_bounds", args.kv.shape, {KvElement::kBFloat16, KvElement::kE4m3});
   CudaStream& stream = as_cuda(on);
   const bool aligned = is_aligned(args.kv.base) && args.kv.stride_bytes % 16 == 0 &&
                        args.layer_stride_bytes % 16 == 0 && is_aligned(args.bounds.minmax.bytes());
@@ -304,7 +336,9 @@ void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) con
                   static_cast<unsigned>(call.num_kv_heads));
   if (args.batch.max_rows == 0 || grid.x == 0) return;
   stream.submit("update_key_bounds", [&](cudaStream_t) {
-    launch_early(stream, update_bounds, {.grid = grid, .block = dim3(kWarpThreads)}, call);
+    const bool is_fp8 = args.kv.shape.element == KvElement::kE4m3;
+    launch_early(stream, is_fp8 ? update_bounds<true> : update_bounds<false>,
+                 {.grid = grid, .block = dim3(kWarpThreads)}, call);
   });
 }
 

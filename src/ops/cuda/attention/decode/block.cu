@@ -109,8 +109,8 @@ __device__ __forceinline__ void compute_half(const DecodeParams& p, const Decode
   if (is_empty && !(C::kListed && (window.is_open || window.resumes))) return;
   const int32_t strip_index = half.index * kMaxWarps + warp;
   const Strip strip = make_strip<C>(p, window, place.kv_head, strip_index);
-  copy_strip(strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, queries, place.num_heads,
-             lane, buffers[warp]);
+  copy_strip(strip, offset_of_values<C::kFp8>(p, C::kHeadDim), queries, place.num_heads, lane,
+             buffers[warp]);
   const int32_t first_number =
       (blockIdx.y * 2 * kMaxWarps + strip_index) * kNumbersOf<C> * kWarpThreads + lane;
   Partial<C> partial;
@@ -145,8 +145,8 @@ __device__ __forceinline__ bool compute_window(const DecodeParams& p, const Plac
   const DecodeRow row = decode_row(p, place.seq);
   wait_for_earlier_work();  // tables may be read before, queries and KV may not
   if (index >= row.num_windows) return false;
-  const DecodeWindow window = make_window<C::kListed>(p, row, place.seq, place.kv_head, index,
-                                                      block, this_thread() % kWarpThreads);
+  const DecodeWindow window = make_window<C::kListed, C::kFp8>(
+      p, row, place.seq, place.kv_head, index, block, this_thread() % kWarpThreads);
   const uint16_t* queries = p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim;
   // Lists leave most windows without a tile.
   const bool has_two_halves =
@@ -213,21 +213,27 @@ void launch(CudaStream& stream, const DecodeParams& p) {
 }
 
 // Up to 8 query heads per KV head fill one tile of 8 columns; more take two, and more blocks.
-template <bool kListed>
+template <bool kListed, bool kFp8>
 void launch_listed(CudaStream& stream, const DecodeParams& p) {
   const bool is_wide = p.head_dim == 128;
   if (p.group <= kHeadsPerTile) {
-    return is_wide ? launch<Config<128, 1, kListed>>(stream, p)
-                   : launch<Config<64, 1, kListed>>(stream, p);
+    return is_wide ? launch<Config<128, 1, kListed, kFp8>>(stream, p)
+                   : launch<Config<64, 1, kListed, kFp8>>(stream, p);
   }
-  return is_wide ? launch<Config<128, 2, kListed>>(stream, p)
-                 : launch<Config<64, 2, kListed>>(stream, p);
+  return is_wide ? launch<Config<128, 2, kListed, kFp8>>(stream, p)
+                 : launch<Config<64, 2, kListed, kFp8>>(stream, p);
+}
+
+template <bool kFp8>
+void launch_element(CudaStream& stream, const DecodeParams& p) {
+  p.page_ids != nullptr ? launch_listed<true, kFp8>(stream, p)
+                        : launch_listed<false, kFp8>(stream, p);
 }
 
 }  // namespace
 
 void launch_decode_windows(CudaStream& stream, const DecodeParams& p) {
-  p.page_ids != nullptr ? launch_listed<true>(stream, p) : launch_listed<false>(stream, p);
+  p.is_fp8 ? launch_element<true>(stream, p) : launch_element<false>(stream, p);
 }
 
 }  // namespace sluice::cuda

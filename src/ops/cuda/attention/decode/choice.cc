@@ -14,8 +14,8 @@ bool is_fast(const DecodeRound& round) { return round.head_dim == 64 || round.he
 // The wave keeps most of a multiprocessor's shared memory, which GPUs before Hopper do not have,
 // and takes neither lists nor small windows.
 bool may_be_wave(const DecodeRound& round, const DecodeGpu& gpu) {
-  return is_fast(round) && round.is_only && !round.has_lists && gpu.compute_major >= 9 &&
-         round.window_tokens == kMaxWindowTokens;
+  return is_fast(round) && round.is_only && !round.has_lists && !round.is_fp8 &&
+         gpu.compute_major >= 9 && round.window_tokens == kMaxWindowTokens;
 }
 
 int64_t windows_of_all_heads(const DecodeRound& round) {
@@ -48,7 +48,8 @@ DecodeChoice choose_decode_kernel(const DecodeRound& round, const DecodeGpu& gpu
 }
 
 bool deals_listed_windows(const DecodeRound& call, const DecodeLists& lists) {
-  if (lists.page_tokens == 0 || !lists.is_whole || !is_fast(call) || call.group > 8) return false;
+  if (lists.page_tokens == 0 || !lists.is_whole || !is_fast(call)) return false;
+  if (call.is_fp8 || call.group > 8) return false;
   if (call.window_tokens != kMaxWindowTokens) return false;
   if (kMaxWindowTokens % lists.page_tokens != 0) return false;
   const int64_t listed_tokens = int64_t{lists.max_pages} * lists.page_tokens;

@@ -57,6 +57,7 @@ DecodeParams make_params(const AttentionArgs& args) {
       .kv_base = args.kv.base,
       .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
       .block_tokens = shape.block_tokens,
+      .is_fp8 = shape.element == KvElement::kE4m3,
       .num_q_heads = num_q_heads,
       .num_kv_heads = shape.num_kv_heads,
       .group = num_q_heads / shape.num_kv_heads,
@@ -195,7 +196,8 @@ class Rounds {
             .max_windows = max_windows_,
             .is_only = is_only_round,
             .has_lists = params_.page_ids != nullptr,
-            .deals_listed = params_.num_found != nullptr};
+            .deals_listed = params_.num_found != nullptr,
+            .is_fp8 = params_.is_fp8};
   }
 
   DecodeLists lists() const {

@@ -30,11 +30,27 @@ __device__ inline void load_channels(const uint16_t* row, int32_t head_dim, int3
   }
 }
 
+// The same of token `token` of a tile of keys or values.
+template <bool kFp8>
+__device__ inline void load_token(const uint16_t* tile, int32_t token, int32_t head_dim,
+                                  int32_t lane, float (&values)[kMaxChannels]) {
+  if constexpr (!kFp8) return load_channels(tile + token * head_dim, head_dim, lane, values);
+  const auto* rows = reinterpret_cast<const uint8_t*>(tile);
+  const uint32_t factors = e4m3_factors(rows[kTileTokens * head_dim + token]);
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i) {
+    const int32_t channel = lane + i * kWarpThreads;
+    values[i] = channel < head_dim ? read_e4m3(rows[token * head_dim + channel], factors) : 0.0f;
+  }
+}
+
 // One token: score = scale * q.k, then max, sum and acc are updated.
-__device__ inline void visit(const uint16_t* key, const uint16_t* value, const DecodeParams& p,
-                             const float (&q)[kMaxChannels], int32_t lane, Partial& partial) {
+template <bool kFp8>
+__device__ inline void visit(const uint16_t* keys, const uint16_t* values, int32_t token,
+                             const DecodeParams& p, const float (&q)[kMaxChannels], int32_t lane,
+                             Partial& partial) {
   float channels[kMaxChannels];
-  load_channels(key, p.head_dim, lane, channels);
+  load_token<kFp8>(keys, token, p.head_dim, lane, channels);
   float dot = 0.0f;
 #pragma unroll
   for (int i = 0; i < kMaxChannels; ++i) dot = __fmaf_rn(q[i], channels[i], dot);
@@ -43,7 +59,7 @@ __device__ inline void visit(const uint16_t* key, const uint16_t* value, const D
   const float reference = reference_of(max);
   const float keep = exp_of_difference(partial.max, reference);
   const float weight = exp_of_difference(score, reference);
-  load_channels(value, p.head_dim, lane, channels);
+  load_token<kFp8>(values, token, p.head_dim, lane, channels);
 #pragma unroll
   for (int i = 0; i < kMaxChannels; ++i) {
     partial.acc[i] = __fmaf_rn(channels[i], weight, __fmul_rn(partial.acc[i], keep));
@@ -53,7 +69,7 @@ __device__ inline void visit(const uint16_t* key, const uint16_t* value, const D
 }
 
 // grid: windows of the round x query heads x sequences of the round.
-template <bool kListed>
+template <bool kListed, bool kFp8>
 __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const DecodeParams p) {
   let_next_kernel_start();
   const int32_t lane = threadIdx.x;
@@ -65,7 +81,8 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   const DecodeRow row = decode_row(p, seq);
   wait_for_earlier_work();
   if (window_index >= row.num_windows) return;
-  const DecodeWindow window = make_window<kListed>(p, row, seq, kv_head, window_index, block, lane);
+  const DecodeWindow window =
+      make_window<kListed, kFp8>(p, row, seq, kv_head, window_index, block, lane);
   const int64_t index = partial_index(p, blockIdx.z, head, blockIdx.x);
   float q[kMaxChannels];
   load_channels(p.q + (row.row * p.num_q_heads + head) * p.head_dim, p.head_dim, lane, q);
@@ -75,11 +92,11 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   if (window.resumes) partial = reinterpret_cast<const Partial*>(p.resumed_windows)[lane_index];
   for (uint32_t tiles = window.tiles; tiles != 0; tiles &= tiles - 1) {
     const int32_t tile = __ffs(tiles) - 1;
-    const uint16_t* keys = tile_keys<kListed>(p, window, kv_head, p.head_dim, tile);
+    const uint16_t* keys = tile_keys<kListed, kFp8>(p, window, kv_head, p.head_dim, tile);
+    const uint16_t* values = keys + offset_of_values<kFp8>(p, p.head_dim);
     const int32_t num_tokens = min(kTileTokens, row.kv_end - window.begin - tile * kTileTokens);
     for (int32_t token = 0; token < num_tokens; ++token) {
-      const uint16_t* key = keys + token * p.head_dim;
-      visit(key, key + static_cast<int64_t>(p.block_tokens) * p.head_dim, p, q, lane, partial);
+      visit<kFp8>(keys, values, token, p, q, lane, partial);
     }
   }
   // The window continues in the next part of a gathered list: its registers are kept, and the fold
@@ -97,14 +114,20 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   }
 }
 
-}  // namespace
-
-void launch_decode_windows_general(CudaStream& stream, const DecodeParams& p) {
+template <bool kFp8>
+void launch_general(CudaStream& stream, const DecodeParams& p) {
   const dim3 grid(static_cast<unsigned>(p.num_windows), static_cast<unsigned>(p.num_q_heads),
                   static_cast<unsigned>(p.num_seqs));
   const bool is_listed = p.page_ids != nullptr;
-  launch_early(stream, is_listed ? decode_windows_general<true> : decode_windows_general<false>,
+  launch_early(stream,
+               is_listed ? decode_windows_general<true, kFp8> : decode_windows_general<false, kFp8>,
                {.grid = grid, .block = dim3(kWarpThreads)}, p);
+}
+
+}  // namespace
+
+void launch_decode_windows_general(CudaStream& stream, const DecodeParams& p) {
+  p.is_fp8 ? launch_general<true>(stream, p) : launch_general<false>(stream, p);
 }
 
 }  // namespace sluice::cuda

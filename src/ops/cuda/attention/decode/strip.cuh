@@ -12,75 +12,11 @@
 // column of pieces are in different banks.
 #pragma once
 
-#include "ops/cuda/attention/decode/window.cuh"
+#include "ops/cuda/attention/decode/strip_e4m3.cuh"
+#include "ops/cuda/attention/decode/strip_parts.cuh"
 #include "ops/cuda/shared_copy.cuh"
 
 namespace sluice::cuda::decode {
-
-inline constexpr int kHeadsPerTile = 8;  // columns of a product
-inline constexpr int kTiles = kStripTokens / kTileTokens;
-inline constexpr int kHalfTokens = kMaxWindowTokens / 2;  // what a block computes at a time
-inline constexpr int kMaxWarps = kHalfTokens / kStripTokens;
-inline constexpr int kHalfTiles = kHalfTokens / kTileTokens;
-
-// kHeadTiles * 8 query heads per block; with page lists or without.
-template <int kHeadDimValue, int kHeadTilesValue, bool kListedValue>
-struct Config {
-  static constexpr int kHeadDim = kHeadDimValue;
-  static constexpr int kHeadTiles = kHeadTilesValue;
-  static constexpr bool kListed = kListedValue;
-  static constexpr int kHeads = kHeadTiles * kHeadsPerTile;
-  static constexpr int kSteps = kHeadDim / 16;  // of a product with K; row tiles of one with V
-  static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
-  static constexpr int kRowsOfCopy = kWarpThreads / kPieces;  // that a warp copies at once
-  static constexpr int kRowFloats = kHeadDim + 4;             // of a strip's acc, per head
-};
-
-// Right operands of a lane: [.][i][2 * step + half] is channels 32 i + 16 step + 8 half + 2 c and
-// the next one, of head g.
-template <typename C>
-struct Queries {
-  uint32_t data[C::kHeadTiles][C::kSteps / 2][4];
-};
-// Scores of a strip, then its weights: [head tile][tile][2 * token half + head], token
-// g + 8 * half, head 2 c + head.
-template <typename C>
-struct Scores {
-  float data[C::kHeadTiles][kTiles][4];
-};
-// The strip's state so far: heads 2 c and 2 c + 1 of each head tile. `sum` is this lane's part.
-// acc[.][m][2 * b + head] is channel 16 m + 8 b + g.
-template <typename C>
-struct Partial {
-  float max[C::kHeadTiles][2];
-  float sum[C::kHeadTiles][2];
-  float acc[C::kHeadTiles][C::kSteps][4];
-};
-
-template <typename C>
-inline constexpr int kNumbersOf = sizeof(Partial<C>) / sizeof(float);
-
-// Keys or values of a tile, in shared memory.
-template <typename C>
-using Tile = uint16_t[kTileTokens][C::kHeadDim];
-
-// Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
-// Its rows are padded so that the lanes of a store are in different banks.
-template <typename C>
-struct WarpBuffers {
-  uint16_t queries[C::kHeads][C::kHeadDim];
-  Tile<C> keys[kTiles];
-  union {
-    Tile<C> values[kTiles];
-    float acc[C::kHeads][C::kRowFloats];
-  };
-};
-
-// A warp's tokens of a window; `visible` tokens of each tile are seen, from its first.
-struct Strip {
-  const uint16_t* keys[kTiles];
-  int32_t visible[kTiles];
-};
 
 // Four 8x8 matrices; lane l says where row l % 8 of matrix l / 8 is.
 template <bool kTurned>
@@ -130,7 +66,7 @@ __device__ __forceinline__ Strip make_strip(const DecodeParams& p, const DecodeW
     const int32_t tile = index * kTiles + i;
     const bool is_present = !C::kListed || (window.tiles >> tile & 1u) != 0;
     strip.visible[i] = is_present ? max(min(left - i * kTileTokens, kTileTokens), 0) : 0;
-    strip.keys[i] = tile_keys<C::kListed>(p, window, kv_head, C::kHeadDim, tile);
+    strip.keys[i] = tile_keys<C::kListed, C::kFp8>(p, window, kv_head, C::kHeadDim, tile);
   }
   return strip;
 }
@@ -153,6 +89,17 @@ __device__ __forceinline__ void copy_rows(const uint16_t* source, int32_t visibl
   }
 }
 
+// Starts the copy of a tile of keys or values.
+template <typename C>
+__device__ __forceinline__ void copy_tile(const uint16_t* source, int32_t visible, int32_t lane,
+                                          Tile<C>& tile) {
+  if constexpr (C::kFp8) {
+    copy_e4m3<C>(source, visible, lane, tile);
+  } else {
+    copy_rows<C, kTileTokens>(source, visible, lane, tile);
+  }
+}
+
 // Starts the copy of the strip's keys and closes a group of copies, which includes copies started
 // before. Tokens that are not visible are not read: they may be NaN, and 0 * NaN is NaN.
 template <typename C>
@@ -161,7 +108,7 @@ __device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane,
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
-      copy_rows<C, kTileTokens>(strip.keys[i], strip.visible[i], lane, buffers.keys[i]);
+      copy_tile<C>(strip.keys[i], strip.visible[i], lane, buffers.keys[i]);
     }
   }
   end_of_copies();
@@ -174,8 +121,7 @@ __device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_o
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
-      copy_rows<C, kTileTokens>(strip.keys[i] + values_offset, strip.visible[i], lane,
-                                buffers.values[i]);
+      copy_tile<C>(strip.keys[i] + values_offset, strip.visible[i], lane, buffers.values[i]);
     }
   }
   end_of_copies();
@@ -372,6 +318,7 @@ __device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip
                                               Partial<C>& partial) {
   wait_for_copies_but<1>();
   __syncwarp();
+  if constexpr (C::kFp8) turn_tiles<C>(strip, lane, buffers.keys);
   Queries<C> queries;
   load_queries(buffers.queries, lane, queries);
   Scores<C> scores;
@@ -379,6 +326,7 @@ __device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip
   begin(resumed_strip, C::kListed && resumes, partial);
   wait_for_copies_but<0>();
   __syncwarp();
+  if constexpr (C::kFp8) turn_tiles<C>(strip, lane, buffers.values);
   attend_strip(strip, lane, buffers, scores, partial);
 }
 

@@ -32,6 +32,7 @@ struct PrefillParams {
   int32_t group = 0;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
+  bool is_fp8 = false;         // keys and values in e4m3, else in bf16
   int32_t max_blocks = 0;      // width of the block table
   int32_t num_q_tiles = 0;     // tiles of rows per KV head, of all sequences, at most
   int32_t num_tiles = 0;       // in all

@@ -69,6 +69,7 @@ PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) 
       .group = num_q_heads / args.kv.shape.num_kv_heads,
       .head_dim = args.kv.shape.head_dim,
       .block_tokens = args.kv.shape.block_tokens,
+      .is_fp8 = args.kv.shape.element == KvElement::kE4m3,
       .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
       .heads_together = heads_together(args, gpu.l2CacheSize),
       .scale = args.scale,
@@ -180,11 +181,28 @@ void split_tiles(const AttentionScratch& scratch, const Split& split, PrefillPar
   params.is_handed = scratch.counters() + 1;
 }
 
-// Tokens of a tile of the Hopper kernel, or 0: not this GPU, this build or this shape.
-int32_t hopper_tile_tokens(const AttentionArgs& args, const cudaDeviceProp& gpu) {
+// Tokens of a tile of the Hopper kernel, or 0: not this GPU, this build or this call.
+int32_t hopper_tile_tokens(const AttentionArgs& args, const PrefillSelection& selection,
+                           const cudaDeviceProp& gpu) {
   if (gpu.major != 9 || gpu.minor != 0) return 0;
   if (args.kv.num_blocks == 0) return 0;  // nothing to describe
+  const bool is_fp8 = args.kv.shape.element == KvElement::kE4m3;
+  if (is_fp8 && !selection.is_everything()) return 0;
   return sm90::tile_tokens(args.kv.shape.head_dim, args.kv.shape.block_tokens);
+}
+
+// Launches the Hopper kernel for the KV element. e4m3 needs no tensor map: its tiles are copied as
+// neighbouring bytes. REQUIRES: hopper_tile_tokens has chosen the kernel.
+cudaError_t launch_hopper(cudaStream_t handle, const AttentionArgs& args,
+                          const PrefillParams& params, const PrefillSelection& selection,
+                          int32_t tile_tokens) {
+  if (params.is_fp8) return sm90::launch_prefill_e4m3(handle, params);
+  const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
+  std::optional<CUtensorMap> column_map;
+  if (selection.columns != nullptr) {
+    column_map = make_kv_tensor_map(blocks_of_columns(args), tile_tokens);
+  }
+  return sm90::launch_prefill(handle, params, selection, map, column_map ? &*column_map : nullptr);
 }
 
 }  // namespace
@@ -198,7 +216,7 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
   PrefillParams params = make_params(args, gpu);
   CallSelection values = make_selection(args);
   const PrefillSelection selection = values.pointers();
-  const int32_t tile_tokens = hopper_tile_tokens(args, gpu);
+  const int32_t tile_tokens = hopper_tile_tokens(args, selection, gpu);
   stream.submit("attention", [&](cudaStream_t handle) {
     if (values.columns) {
       place_found_columns(*values.mask, attention_scratch(stream).data(), *values.columns);
@@ -212,12 +230,8 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
         const LaunchTiles launch{params.num_tiles, params.tiles_per_cta, gpu.multiProcessorCount};
         split_tiles(attention_scratch(stream), choose_split(args, launch), params);
       }
-      const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
-      std::optional<CUtensorMap> column_map;
-      if (values.columns) column_map = make_kv_tensor_map(blocks_of_columns(args), tile_tokens);
-      check_cuda(
-          sm90::launch_prefill(handle, params, selection, map, column_map ? &*column_map : nullptr),
-          "launch of prefill attention");
+      check_cuda(launch_hopper(handle, args, params, selection, tile_tokens),
+                 "launch of prefill attention");
     } else {
       count_tiles(args, sm80::kRowsPerTile, params);
       check_cuda(sm80::launch_prefill(handle, params, selection), "launch of prefill attention");

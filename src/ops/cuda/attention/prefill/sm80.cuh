@@ -14,15 +14,18 @@
 #include "ops/cuda/attention/prefill/pages.cuh"
 #include "ops/cuda/attention/prefill/set_tiles.cuh"
 #include "ops/cuda/attention/prefill/sm80.h"
+#include "ops/cuda/e4m3.cuh"
 #include "ops/cuda/shared_copy.cuh"
 
 namespace sluice::cuda::sm80 {
 
 // kChannels: head_dim rounded up; the channels from head_dim on are zeros in shared memory.
-template <int kChannelsValue, int kTileTokensValue>
+// kFp8: K and V in e4m3, which are copied by way of registers.
+template <int kChannelsValue, int kTileTokensValue, bool kFp8Value>
 struct Config {
   static constexpr int kChannels = kChannelsValue;
   static constexpr int kTileTokens = kTileTokensValue;
+  static constexpr bool kFp8 = kFp8Value;
   static constexpr int kNumRows = kRowsPerTile;
   static constexpr int kNumThreads = kNumRows / 16 * 32;
   // 16 bytes after each row put the 8 rows that an ldmatrix reads at once into different banks.
@@ -95,6 +98,31 @@ __device__ __forceinline__ void copy_tokens(const PrefillParams& p, const uint16
   }
 }
 
+// The same of tokens in e4m3, which lie in tiles of 16 rows and their scales, as bf16. Not
+// asynchronous: loads are in flight together, but the copy ends with them.
+template <typename C>
+__device__ __forceinline__ void turn_tokens(const PrefillParams& p, const std::byte* from,
+                                            int begin, int end,
+                                            uint16_t (&to)[C::kTileTokens][C::kRowElements]) {
+  constexpr int kChunks = C::kChannels / 16;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < C::kTileTokens * kChunks; i += C::kNumThreads) {
+    const int token = i / kChunks;
+    const int channel = i % kChunks * 16;
+    const bool present = begin + token < end && channel < p.head_dim;
+    const std::byte* tile = from + token / 16 * 16 * (p.head_dim + 1);
+    uint4 numbers = {};
+    uint32_t factors = 0;
+    if (present) {
+      numbers = *reinterpret_cast<const uint4*>(tile + token % 16 * p.head_dim + channel);
+      factors = e4m3_factors(static_cast<uint32_t>(tile[16 * p.head_dim + token % 16]));
+    }
+    auto* row = reinterpret_cast<Bf16x8*>(&to[token][channel]);
+    row[0] = read_e4m3(uint2{numbers.x, numbers.y}, factors);
+    row[1] = read_e4m3(uint2{numbers.z, numbers.w}, factors);
+  }
+}
+
 // Copies K (plane 0) or V (plane 1) of the tile that begins at token `begin`.
 template <typename C>
 __device__ __forceinline__ void copy_tile(const PrefillParams& p, const PrefillTile& tile,
@@ -103,11 +131,15 @@ __device__ __forceinline__ void copy_tile(const PrefillParams& p, const PrefillT
   const int offset = begin - tile.kv_begin;
   const int32_t* table = p.block_table + static_cast<int64_t>(tile.seq) * p.max_blocks;
   const int64_t block = table[offset / p.block_tokens];
-  const auto* from =
-      reinterpret_cast<const uint16_t*>(p.kv_base + block * p.kv_stride_bytes) +
-      (static_cast<int64_t>(2 * tile.kv_head + plane) * p.block_tokens + offset % p.block_tokens) *
-          p.head_dim;
-  copy_tokens<C>(p, from, begin, tile.kv_end, to);
+  const std::byte* base = p.kv_base + block * p.kv_stride_bytes;
+  const int64_t token =
+      static_cast<int64_t>(2 * tile.kv_head + plane) * p.block_tokens + offset % p.block_tokens;
+  if constexpr (C::kFp8) {
+    turn_tokens<C>(p, base + token * (p.head_dim + 1), begin, tile.kv_end, to);
+  } else {
+    const auto* from = reinterpret_cast<const uint16_t*>(base) + token * p.head_dim;
+    copy_tokens<C>(p, from, begin, tile.kv_end, to);
+  }
 }
 
 // s = q k^T for the warp's 16 rows.
@@ -402,6 +434,14 @@ cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const PrefillSel
     return launch_kernel<C>(stream, prefill_tiles_kernel<C>, p, *selection.mask);
   }
   return launch_kernel<C>(stream, prefill_kernel<C>, p);
+}
+
+// Launches the configuration for the KV element.
+template <int kChannels, int kTileTokens>
+cudaError_t launch_element(cudaStream_t stream, const PrefillParams& p,
+                           const PrefillSelection& selection) {
+  return p.is_fp8 ? launch<Config<kChannels, kTileTokens, true>>(stream, p, selection)
+                  : launch<Config<kChannels, kTileTokens, false>>(stream, p, selection);
 }
 
 }  // namespace sluice::cuda::sm80

@@ -5,8 +5,8 @@ namespace sluice::cuda::sm80 {
 
 cudaError_t launch_prefill_d256(cudaStream_t stream, const PrefillParams& p,
                                 const PrefillSelection& selection) {
-  return p.block_tokens % 32 == 0 ? launch<Config<256, 32>>(stream, p, selection)
-                                  : launch<Config<256, 16>>(stream, p, selection);
+  return p.block_tokens % 32 == 0 ? launch_element<256, 32>(stream, p, selection)
+                                  : launch_element<256, 16>(stream, p, selection);
 }
 
 }  // namespace sluice::cuda::sm80

@@ -11,4 +11,8 @@ cudaError_t launch_prefill(cudaStream_t, const PrefillParams&, const PrefillSele
   return cudaErrorNoKernelImageForDevice;
 }
 
+cudaError_t launch_prefill_e4m3(cudaStream_t, const PrefillParams&) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
 }  // namespace sluice::cuda::sm90

@@ -9,19 +9,6 @@
 
 namespace sluice::cuda::sm90 {
 
-template <typename C, typename SharedType, typename... Args>
-cudaError_t launch(cudaStream_t stream, void (*kernel)(Args...), const PrefillParams& p,
-                   const Args&... args) {
-  // At every launch, since the attribute belongs to the current device; the call is cheap.
-  const cudaError_t status = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<SharedType>());
-  if (status != cudaSuccess) return status;
-  const int num_items = p.num_tiles + p.num_split;
-  const int num_blocks = (num_items + p.tiles_per_cta - 1) / p.tiles_per_cta;
-  kernel<<<num_blocks, C::kNumThreads, shared_bytes<SharedType>(), stream>>>(args...);
-  return cudaGetLastError();
-}
-
 // Chooses the kernel: with lists, with a mask (and columns), with split tiles, or with none of
 // them.
 template <int kHeadDim, int kTileTokens>

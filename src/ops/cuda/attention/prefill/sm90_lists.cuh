@@ -274,7 +274,8 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
                          const __grid_constant__ CUtensorMap kv_map) {
   extern __shared__ std::byte shared_bytes[];
   auto& shared = aligned_shared<ListShared<C>>(shared_bytes);
-  begin_pipeline<C>(shared.tiles, &kv_map, 32);  // K of a stage: the lanes of the producer
+  begin_pipeline<C>(shared.tiles, &kv_map,
+                    {.of_keys = 32});  // K of a stage: the lanes of the producer
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();
     if (threadIdx.x < 32) produce_all_listed<C>(p, lists, &kv_map, shared);

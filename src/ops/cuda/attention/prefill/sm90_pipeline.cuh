@@ -74,20 +74,26 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap* map, uint32_t desti
   }
 }
 
+// Arrivals of the producer at a full stage.
+struct ProducerArrivals {
+  uint32_t of_keys = 1;
+  uint32_t of_values = 1;
+};
+
 // Initialises the barriers; all threads of the CTA call it. A stage is full by its bytes and the
-// producer's arrivals (V: one), empty by one arrival of each consumer warp.
+// producer's arrivals, empty by one arrival of each consumer warp. Null: no tensor map is used.
 template <typename C>
 __device__ __forceinline__ void begin_pipeline(Shared<C>& shared, const CUtensorMap* kv_map,
-                                               uint32_t num_k_arrivals = 1) {
+                                               ProducerArrivals arrivals = {}) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::kStages; ++i) {
-      barrier_init(shared_address(&shared.k_full[i]), num_k_arrivals);
-      barrier_init(shared_address(&shared.v_full[i]), 1);
+      barrier_init(shared_address(&shared.k_full[i]), arrivals.of_keys);
+      barrier_init(shared_address(&shared.v_full[i]), arrivals.of_values);
       barrier_init(shared_address(&shared.k_empty[i]), 4 * C::kNumConsumers);
       barrier_init(shared_address(&shared.v_empty[i]), 4 * C::kNumConsumers);
     }
     barrier_init_fence();
-    prefetch_tensor_map(kv_map);
+    if (kv_map != nullptr) prefetch_tensor_map(kv_map);
   }
   __syncthreads();
 }

@@ -1,0 +1,76 @@
+// Sizes, registers and shared memory of the strips of decode attention (strip.cuh).
+//
+// Thread rule: device code.
+#pragma once
+
+#include "ops/cuda/attention/decode/window.cuh"
+
+namespace sluice::cuda::decode {
+
+inline constexpr int kHeadsPerTile = 8;  // columns of a product
+inline constexpr int kTiles = kStripTokens / kTileTokens;
+inline constexpr int kHalfTokens = kMaxWindowTokens / 2;  // what a block computes at a time
+inline constexpr int kMaxWarps = kHalfTokens / kStripTokens;
+inline constexpr int kHalfTiles = kHalfTokens / kTileTokens;
+
+// kHeadTiles * 8 query heads per block; with page lists or without; KV in e4m3 or in bf16.
+template <int kHeadDimValue, int kHeadTilesValue, bool kListedValue, bool kFp8Value = false>
+struct Config {
+  static constexpr int kHeadDim = kHeadDimValue;
+  static constexpr int kHeadTiles = kHeadTilesValue;
+  static constexpr bool kListed = kListedValue;
+  static constexpr bool kFp8 = kFp8Value;
+  static constexpr int kHeads = kHeadTiles * kHeadsPerTile;
+  static constexpr int kSteps = kHeadDim / 16;  // of a product with K; row tiles of one with V
+  static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
+  static constexpr int kRowsOfCopy = kWarpThreads / kPieces;  // that a warp copies at once
+  static constexpr int kRowFloats = kHeadDim + 4;             // of a strip's acc, per head
+};
+
+// Right operands of a lane: [.][i][2 * step + half] is channels 32 i + 16 step + 8 half + 2 c and
+// the next one, of head g.
+template <typename C>
+struct Queries {
+  uint32_t data[C::kHeadTiles][C::kSteps / 2][4];
+};
+// Scores of a strip, then its weights: [head tile][tile][2 * token half + head], token
+// g + 8 * half, head 2 c + head.
+template <typename C>
+struct Scores {
+  float data[C::kHeadTiles][kTiles][4];
+};
+// The strip's state so far: heads 2 c and 2 c + 1 of each head tile. `sum` is this lane's part.
+// acc[.][m][2 * b + head] is channel 16 m + 8 b + g.
+template <typename C>
+struct Partial {
+  float max[C::kHeadTiles][2];
+  float sum[C::kHeadTiles][2];
+  float acc[C::kHeadTiles][C::kSteps][4];
+};
+
+template <typename C>
+inline constexpr int kNumbersOf = sizeof(Partial<C>) / sizeof(float);
+
+// Keys or values of a tile, in shared memory.
+template <typename C>
+using Tile = uint16_t[kTileTokens][C::kHeadDim];
+
+// Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
+// Its rows are padded so that the lanes of a store are in different banks.
+template <typename C>
+struct WarpBuffers {
+  uint16_t queries[C::kHeads][C::kHeadDim];
+  Tile<C> keys[kTiles];
+  union {
+    Tile<C> values[kTiles];
+    float acc[C::kHeads][C::kRowFloats];
+  };
+};
+
+// A warp's tokens of a window; `visible` tokens of each tile are seen, from its first.
+struct Strip {
+  const uint16_t* keys[kTiles];
+  int32_t visible[kTiles];
+};
+
+}  // namespace sluice::cuda::decode
