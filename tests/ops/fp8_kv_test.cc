@@ -5,6 +5,7 @@
 // and arithmetic that differs from that of bf16.
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -290,15 +291,45 @@ TEST(Fp8Kv, TileMasksAndColumnsHaveTheBitsOfRoundedBf16) {
   }
 }
 
-// Rows that are not finite reach only those that see them.
+// Rows that are not finite reach only those that see them. A GPU's prefill promises this for keys
+// and for what lies beyond kv_end, whatever the element (attention_test.cc).
 TEST(Fp8Kv, HiddenTokensMayBeNan) {
-  const AttentionProblem problem({.head_dim = 64, .seqs = {{.num_rows = 20, .first_pos = 30}}});
   const auto is_late = [](int32_t token) { return token >= 40; };
-  AttentionRun run{.isa = best_kernels(), .convert = as_e4m3};
-  const AttentionResult clean = problem.run(run);
-  const AttentionResult with_nan = problem.with_nan(is_late, is_late).run(run);
-  const size_t seen = size_t{10} * 4 * 64 * sizeof(BFloat16);  // rows before the first NaN
-  EXPECT_TRUE(std::equal(clean.out.begin(), clean.out.begin() + seen, with_nan.out.begin()));
+  const auto is_late_value = [](int32_t token) { return testing_cpu() && token >= 40; };
+  for (const int32_t block_tokens : {16, 256}) {
+    for (const int32_t head_dim : {48, 64, 128}) {
+      SCOPED_TRACE(fmt::format("head_dim {} block {}", head_dim, block_tokens));
+      const AttentionProblem problem(
+          {.head_dim = head_dim, .seqs = {{.num_rows = 20, .first_pos = 30}}});
+      AttentionRun run{.isa = best_kernels(), .block_tokens = block_tokens, .convert = as_e4m3};
+      const AttentionResult clean = problem.run(run);
+      const AttentionResult with_nan = problem.with_nan(is_late, is_late_value).run(run);
+      // Rows before the first NaN.
+      const size_t seen = size_t{10} * 4 * sizeof(BFloat16) * static_cast<size_t>(head_dim);
+      EXPECT_TRUE(std::equal(clean.out.begin(), clean.out.begin() + seen, with_nan.out.begin()));
+    }
+  }
+}
+
+// Beyond kv_end all is NaN, numbers and scales, in every problem; here in tiles that end anywhere.
+TEST(Fp8Kv, TokensBeyondTheEndMayBeNan) {
+  for (const int32_t block_tokens : {16, 256}) {
+    for (const int32_t num_tokens : {1, 15, 17, 33, 65, 127, 129, 255}) {
+      for (const int32_t num_rows : {1, std::min(20, num_tokens)}) {
+        SCOPED_TRACE(fmt::format("{} rows of {}, block {}", num_rows, num_tokens, block_tokens));
+        const AttentionProblem problem(
+            {.head_dim = 64, .seqs = {{.num_rows = num_rows, .first_pos = num_tokens - num_rows}}});
+        const AttentionRun run{
+            .isa = best_kernels(), .block_tokens = block_tokens, .convert = as_e4m3};
+        const AttentionResult result = problem.run(run);
+        for (size_t i = 0; i < result.out.size(); i += sizeof(BFloat16)) {
+          BFloat16 value;
+          std::memcpy(&value, &result.out[i], sizeof(value));
+          ASSERT_TRUE(std::isfinite(static_cast<float>(value)));
+        }
+      }
+    }
+  }
 }
 
 // ---- Bounds, scores and columns ----------------------------------------------------------------

@@ -4,7 +4,9 @@
 //
 // Reveals: a place that reads or moves KV without its scales, bounds and scores of other keys than
 // those that are attended, and a store that takes one type for the other. That FP8 answers other
-// bits than bf16 is tested too, since otherwise the comparisons would prove nothing.
+// bits than bf16 is tested too, since otherwise the comparisons would prove nothing. On a CPU one
+// run is the reference of all places; a GPU promises the bits of a run with the same blocks and
+// passes, so there each place has its own.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -17,6 +19,7 @@
 #include "sluice/inspect.h"
 #include "support/offload_of.h"
 #include "support/run_bits.h"
+#include "support/test_device.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
@@ -27,14 +30,10 @@ using testing::Job;
 using testing::random_tokens;
 using testing::run_engine;
 using testing::sampled;
+using testing::testing_cpu;
+using testing::tiny_options;
 
 constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 query and 2 KV heads of 32
-
-EngineOptions on_cpu(const char* model) {
-  EngineOptions options = testing::tiny_options(model);
-  options.device = "cpu";
-  return options;
-}
 
 EngineOptions in_fp8(EngineOptions options) {
   options.kv.cache_dtype = KvCacheDtype::kFp8;
@@ -72,9 +71,7 @@ bool differs(const std::vector<RequestOutput>& a, const std::vector<RequestOutpu
 std::vector<std::pair<std::string, EngineOptions>> in_all_places(const EngineOptions& options) {
   std::vector<std::pair<std::string, EngineOptions>> all;
   for (const testing::Place& place : testing::places()) {
-    EngineOptions placed = place.put(options);
-    placed.device = "cpu";
-    all.emplace_back(place.name, placed);
+    all.emplace_back(place.name, place.put(options));
   }
   EngineOptions by_kernels = testing::offloaded(options, KvOffload::kChunked, 16);
   by_kernels.kv.copy_bytes = size_t{1} << 40;
@@ -83,13 +80,20 @@ std::vector<std::pair<std::string, EngineOptions>> in_all_places(const EngineOpt
   return all;
 }
 
+// `expected` are the answers of rounded writes with `options`, of which `placed` is a variant.
+void expect_rounded(const EngineOptions& placed, const std::vector<Job>& jobs,
+                    const std::vector<RequestOutput>& expected, const std::string& what) {
+  expect_all_same(run_engine(in_fp8(placed), jobs),
+                  testing_cpu() ? expected : run_rounded(placed, jobs), what);
+}
+
 TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryPlace) {
   const std::vector<Job> jobs = make_jobs();
-  const EngineOptions options = on_cpu(kModel);
+  const EngineOptions options = tiny_options(kModel);
   const std::vector<RequestOutput> expected = run_rounded(options, jobs);
   EXPECT_TRUE(differs(run_engine(options, jobs), expected));
   for (const auto& [name, placed] : in_all_places(options)) {
-    expect_all_same(run_engine(in_fp8(placed), jobs), expected, name);
+    expect_rounded(placed, jobs, expected, name);
   }
 }
 
@@ -97,7 +101,7 @@ TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryModelWithoutABiasOfKeys) {
   for (const std::string& model : testing::tiny_model_names()) {
     if (model.starts_with("qwen2")) continue;
     const std::vector<Job> jobs = {{random_tokens(90, 5), sampled(30, 5)}};
-    const EngineOptions options = on_cpu(model.c_str());
+    const EngineOptions options = tiny_options(model);
     expect_all_same(run_engine(in_fp8(options), jobs), run_rounded(options, jobs), model);
   }
 }
@@ -105,19 +109,20 @@ TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryModelWithoutABiasOfKeys) {
 TEST(Fp8KvEngine, SparseDecodeHasTheBitsOfRoundedWritesInEveryPlace) {
   const std::vector<Job> jobs = make_jobs();
   for (const char* policy : {"full+quest", "streaming"}) {
-    EngineOptions options = on_cpu(kModel);
+    EngineOptions options = tiny_options(kModel);
     options.sparse.policy = policy;
     options.sparse.page_tokens = 16;
     options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
     if (options.sparse.policy == "full+quest") options.sparse.topk_tokens = 48;
     const std::vector<RequestOutput> expected = run_rounded(options, jobs);
     for (const auto& [name, placed] : in_all_places(options)) {
-      expect_all_same(run_engine(in_fp8(placed), jobs), expected, std::string(policy) + name);
+      expect_rounded(placed, jobs, expected, std::string(policy) + name);
     }
   }
 }
 
 TEST(Fp8KvEngine, SparsePrefillHasTheBitsOfRoundedWrites) {
+  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernel that scores keys in FP8";
   constexpr int32_t kTile = 128;
   const auto bare = [](SparseOptions options) {
     options.sink_tokens = options.recent_tokens = 0;
@@ -140,7 +145,7 @@ TEST(Fp8KvEngine, SparsePrefillHasTheBitsOfRoundedWrites) {
   const std::vector<Job> jobs = {{random_tokens(1300, 3), sampled(12, 3)},
                                  {random_tokens(700, 4), sampled(12, 4)}};
   for (const auto& [name, sparse] : policies) {
-    EngineOptions options = on_cpu("llama-group2-linear");  // 2K positions
+    EngineOptions options = tiny_options("llama-group2-linear");  // 2K positions
     options.sparse = sparse;
     options.sparse.policy = name;
     options.kv.block_size = kTile;
@@ -156,55 +161,74 @@ TEST(Fp8KvEngine, SparsePrefillHasTheBitsOfRoundedWrites) {
 
 TEST(Fp8KvEngine, DraftsChangeNothing) {
   const std::vector<Job> jobs = make_jobs();
-  const std::vector<RequestOutput> expected = run_rounded(on_cpu(kModel), jobs);
+  const std::vector<RequestOutput> expected = run_rounded(tiny_options(kModel), jobs);
   for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kSparse}) {
     EngineOptions options = testing::speculative(method, 4);
-    options.device = "cpu";
     // Drafts of the sparse method are not those of the answers' policy, which is its own rule.
     const std::vector<RequestOutput> verified =
         method == SpeculativeMethod::kNgram ? expected : run_rounded(options, jobs);
     for (const auto& [name, placed] : in_all_places(options)) {
-      expect_all_same(run_engine(in_fp8(placed), jobs), verified, name);
+      expect_rounded(placed, jobs, verified, name);
     }
   }
 }
 
 TEST(Fp8KvEngine, PrefixesAreThoseOfRoundedWrites) {
   for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
-    EngineOptions options = on_cpu(kModel);
+    EngineOptions options = tiny_options(kModel);
     if (mode != KvOffload::kOff) options = testing::offloaded(options, mode, 16);
     options.kv.block_size = 16;
-    LLM llm(in_fp8(options));
-    const std::vector<int32_t> turn = testing::second_turn(llm);
-    const std::vector<Job> jobs = {{turn, sampled(20, 7)}};
-    const std::vector<RequestOutput> warm = testing::run_jobs(llm, jobs);
+    std::vector<Job> jobs;
+    const auto second_answers = [&jobs](const EngineOptions& of) {
+      LLM llm(of);
+      jobs = {{testing::second_turn(llm), sampled(20, 7)}};
+      return testing::run_jobs(llm, jobs);
+    };
+    const std::vector<RequestOutput> warm = second_answers(in_fp8(options));
     EXPECT_GT(warm[0].num_cached_tokens, 200);
-    expect_all_same(warm, run_rounded(options, jobs), kv_offload_name(mode));
+    if (testing_cpu()) expect_all_same(warm, run_rounded(options, jobs), kv_offload_name(mode));
+    const testing::RoundedWrites rounded;
+    expect_all_same(warm, second_answers(options), kv_offload_name(mode));
   }
 }
 
 // ---- The store ---------------------------------------------------------------------------------
 
+// Runs all jobs in an engine of their own, which writes everything before it ends.
+std::vector<RequestOutput> run_stored(const EngineOptions& options,
+                                      const testing::TemporaryStore& store,
+                                      const std::vector<Job>& jobs) {
+  return testing::run_jobs(*testing::make_engine(with_store(options, store)), jobs);
+}
+
+EngineOptions store_options(KvOffload mode) {
+  EngineOptions options = testing::store_options(mode);
+  options.device = testing::test_device_spec();
+  return options;
+}
+
 TEST(Fp8KvEngine, StoredKvIsThatOfRoundedWrites) {
   const std::vector<Job> jobs = make_jobs();
-  const std::vector<RequestOutput> expected =
-      run_rounded(testing::store_options(KvOffload::kOff), jobs);
+  const std::vector<RequestOutput> computed = run_rounded(store_options(KvOffload::kOff), jobs);
   const testing::TemporaryStore store;
+  const testing::TemporaryStore rounded_store;
   for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}) {
-    const EngineOptions options = with_store(in_fp8(testing::store_options(mode)), store);
-    const std::vector<RequestOutput> outputs = testing::run_with_store(options, jobs);
-    expect_all_same(outputs, expected, kv_offload_name(mode));
+    const EngineOptions options = store_options(mode);
+    const std::vector<RequestOutput> outputs = run_stored(in_fp8(options), store, jobs);
+    if (testing_cpu()) expect_all_same(outputs, computed, kv_offload_name(mode));
     EXPECT_EQ(testing::sum_of_stored(outputs) > 0, mode != KvOffload::kOff);
+    const testing::RoundedWrites rounded;
+    expect_all_same(outputs, run_stored(options, rounded_store, jobs), kv_offload_name(mode));
   }
   // The same directory, another type: nothing is found.
-  const EngineOptions plain = with_store(testing::store_options(KvOffload::kOff), store);
-  EXPECT_EQ(testing::sum_of_stored(testing::run_with_store(plain, jobs)), 0);
+  const EngineOptions plain = store_options(KvOffload::kOff);
+  EXPECT_EQ(testing::sum_of_stored(run_stored(plain, store, jobs)), 0);
 }
 
 // ---- The plan ----------------------------------------------------------------------------------
 
 TEST(Fp8KvEngine, PlansCountItsBytes) {
-  EngineOptions options = on_cpu(kModel);
+  EngineOptions options = tiny_options(kModel);
   options.kv.cache_bytes = 1 << 20;
   const MemoryPlan plain = plan_memory(options);
   const MemoryPlan fp8 = plan_memory(in_fp8(options));
@@ -223,17 +247,27 @@ TEST(Fp8KvEngine, PlansCountItsBytes) {
             size_t{2} * 2 * 2 * 33);
 }
 
-TEST(Fp8KvEngine, IsRefusedWhereKeysHaveABias) {
-  const EngineOptions options = in_fp8(on_cpu("qwen2-group7-tied"));
+void expect_refused(const EngineOptions& options, std::string_view text) {
   try {
     plan_memory(options);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_NE(error.message().find("kv_cache_dtype is 'fp8', but the keys of Qwen2ForCausalLM"),
-              std::string::npos)
-        << error.message();
+    EXPECT_NE(error.message().find(text), std::string::npos) << error.message();
   }
+}
+
+TEST(Fp8KvEngine, IsRefusedWhereKeysHaveABias) {
+  expect_refused(in_fp8(tiny_options("qwen2-group7-tied")),
+                 "kv_cache_dtype is 'fp8', but the keys of Qwen2ForCausalLM");
+}
+
+TEST(Fp8KvEngine, IsRefusedWhereAGpuWouldScoreItsKeys) {
+  if (testing_cpu()) GTEST_SKIP() << "skipped: no GPU";
+  EngineOptions options = in_fp8(tiny_options(kModel));
+  options.sparse.policy = "sampled+full";
+  options.kv.block_size = 128;
+  expect_refused(options, "whose keys the prefill policy 'sampled' cannot score on a GPU yet");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "device/cpu/cpu_stream.h"
+#include "engine/fp8/round_on_gpu.h"
 #include "ops/e4m3.h"
 #include "ops/rows/rope.h"
 
@@ -49,6 +50,7 @@ struct RoundCall {
 void hooked_rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) {
   real_rope_and_write_kv(stream, args);
   if (!rounds_writes) return;
+  if (stream.device().kind() == DeviceKind::kCuda) return testing::round_on_gpu(stream, args);
   const RoundCall call{args.kv, args.kv_rows.data<int32_t>(), args.kv_rows.dim(0)};
   as_cpu(stream).submit("round KV", [call](ThreadTeam&) { call.run(); });
 }

@@ -2,7 +2,7 @@
 // in FP8 does. What the engine answers then must be what one with FP8 answers.
 //
 // The linker gives this program's calls of rope_and_write_kv to the hook (`--wrap`,
-// CMakeLists.txt). CPU device only. Thread rule: host thread.
+// CMakeLists.txt). Thread rule: host thread.
 #pragma once
 
 namespace sluice::testing {

@@ -1,0 +1,16 @@
+// The rounding of rounded_writes.h on a CUDA stream, without a CUDA type.
+//
+// Used by rounded_writes.cc only. A build without CUDA links round_on_gpu_absent.cc instead. Thread
+// rule: host thread, enqueue only.
+#pragma once
+
+#include "device/device.h"
+#include "ops/rows/rope.h"
+
+namespace sluice::testing {
+
+// Rounds the keys and values that `args` has written. REQUIRES: a stream of a CUDA device, KV in
+// bf16.
+void round_on_gpu(Stream& stream, const RopeAndWriteKvArgs& args);
+
+}  // namespace sluice::testing
