@@ -21,6 +21,7 @@ struct AttentionCallShape {
   int32_t num_kv_heads = 8;
   int32_t head_dim = 128;
   int32_t block_tokens = 256;
+  KvElement element = KvElement::kBFloat16;  // kE4m3: numbers and scales of any bits
 
   int32_t seq_blocks() const { return (num_tokens + block_tokens - 1) / block_tokens; }
 };
@@ -51,7 +52,8 @@ AttentionArgs attention_call(Bench& bench, const AttentionCallShape& shape, int3
   args.kv_end = all(shape.num_tokens);
   args.kv.shape = {.num_kv_heads = shape.num_kv_heads,
                    .head_dim = shape.head_dim,
-                   .block_tokens = shape.block_tokens};
+                   .block_tokens = shape.block_tokens,
+                   .element = shape.element};
   args.kv.num_blocks = num_blocks;
   args.kv.stride_bytes = args.kv.shape.block_bytes();
   args.kv.base =

@@ -1,7 +1,7 @@
 // Decode on CUDA against its bounds, measured in the same run: KV bytes of attention and bounds
 // over the rate of a device-to-device copy, gathered bytes over the rate of one copy from the host.
 //
-//   cuda_decode_bench [SECTION...]      of: attention lists selection gather; all without one
+//   cuda_decode_bench [SECTION...]      of: attention fp8 lists selection gather; all without one
 //   cuda_decode_bench 4x8192x2...       attention of sequences x tokens x query heads of a KV head
 //
 // Times are those of graph replays. Calls rotate over sets of blocks that together are several
@@ -54,8 +54,13 @@ struct DecodeShape {
   int32_t num_kv_heads = 8;
   int32_t made_for_tokens = 0;  // the length that the launch is sized for, when that is more
   int32_t block_tokens = kBlockTokens;
+  KvElement element = KvElement::kBFloat16;
 
-  size_t bytes_per_token() const { return size_t{4} * head_dim * num_kv_heads; }
+  size_t bytes_per_token() const {
+    const KvBlockShape token{
+        .num_kv_heads = num_kv_heads, .head_dim = head_dim, .block_tokens = 1, .element = element};
+    return token.block_bytes();
+  }
   size_t kv_bytes() const { return bytes_per_token() * num_seqs * num_tokens; }
 };
 
@@ -68,7 +73,8 @@ class DecodeCalls {
                                   .num_q_heads = shape.num_kv_heads * shape.group,
                                   .num_kv_heads = shape.num_kv_heads,
                                   .head_dim = shape.head_dim,
-                                  .block_tokens = shape.block_tokens};
+                                  .block_tokens = shape.block_tokens,
+                                  .element = shape.element};
     const int64_t rows = shape.num_seqs;
     const int64_t seq_blocks = call.seq_blocks();
     const int64_t set_blocks = seq_blocks * rows;
@@ -110,10 +116,10 @@ void print_attention(Workbench& bench, const DecodeShape& shape) {
   const double time = bench.seconds(num_calls, [&](int i) { calls.enqueue(bench, i); });
   const double rate = static_cast<double>(shape.kv_bytes()) / time;
   fmt::print(
-      "{:3} x {:6} tokens, {} x {} heads of {:3}, blocks of {:4}{}: {:9.1f} us {:7.0f} GB/s "
+      "{:3} x {:6} tokens, {} x {} heads of {:3}, blocks of {:4}{}{}: {:9.1f} us {:7.0f} GB/s "
       "{:5.1f} % of a copy ({:.0f}), {:5.1f} % of copies of its size\n",
       shape.num_seqs, shape.num_tokens, shape.num_kv_heads, shape.group, shape.head_dim,
-      shape.block_tokens,
+      shape.block_tokens, shape.element == KvElement::kE4m3 ? ", FP8" : "",
       shape.made_for_tokens > 0 ? fmt::format(", made for {}", shape.made_for_tokens) : "",
       time * 1e6, rate * 1e-9, 100 * rate / copy_rate, copy_rate * 1e-9, 100 * rate / small_rate);
   bench.free_all();
@@ -139,6 +145,18 @@ void run_attention(Workbench& bench) {
                     {.num_seqs = 4, .num_tokens = 32768, .group = 4, .block_tokens = block_tokens});
   }
   print_attention(bench, {.num_seqs = 1, .num_tokens = 8192, .group = 2, .head_dim = 96});
+}
+
+void run_fp8(Workbench& bench) {
+  fmt::print("\nattention of one row per sequence, KV in FP8: bytes of K and V over time\n");
+  for (const int32_t num_seqs : {1, 16}) {
+    for (const int32_t num_tokens : {1024, 8192, 32768, 131072}) {
+      print_attention(bench, {.num_seqs = num_seqs,
+                              .num_tokens = num_tokens,
+                              .group = 4,
+                              .element = KvElement::kE4m3});
+    }
+  }
 }
 
 // Lists of `count` pages for each KV head.
@@ -369,6 +387,7 @@ int run(int argc, char** argv) {
              bench.device().info().name, copy_rate * 1e-9);
   for (int i = 1; i < argc; ++i) run_named(bench, argv[i]);
   if (wants("attention")) run_attention(bench);
+  if (wants("fp8")) run_fp8(bench);
   if (wants("lists")) {
     run_lists(bench, copy_rate);
     run_gathered_lists(bench, copy_rate);
