@@ -57,7 +57,6 @@ DecodeParams make_params(const AttentionArgs& args) {
       .kv_base = args.kv.base,
       .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
       .block_tokens = shape.block_tokens,
-      .is_fp8 = shape.element == KvElement::kE4m3,
       .num_q_heads = num_q_heads,
       .num_kv_heads = shape.num_kv_heads,
       .group = num_q_heads / shape.num_kv_heads,
@@ -66,6 +65,7 @@ DecodeParams make_params(const AttentionArgs& args) {
       .window_shift = std::countr_zero(static_cast<uint32_t>(window_tokens)),
       .windows_per_block = block_tokens / window_tokens,
       .scale = args.scale,
+      .is_fp8 = shape.element == KvElement::kE4m3,
   };
   if (gathered == nullptr) {
     params.block_table = args.block_table.data<int32_t>();

@@ -37,7 +37,6 @@ struct DecodeParams {
   int64_t kv_stride_bytes = 0;
   int32_t max_blocks = 0;  // width of the block table
   int32_t block_tokens = 0;
-  bool is_fp8 = false;  // keys and values in e4m3, else in bf16
 
   const int32_t* page_ids = nullptr;    // [seqs][num_list_heads][max_pages]; null: every token
   const int32_t* page_count = nullptr;  // [seqs][num_list_heads]
@@ -84,6 +83,7 @@ struct DecodeParams {
   int32_t first_window = 0;
   int32_t num_windows = 0;
   float scale = 0.0f;
+  bool is_fp8 = false;  // keys and values in e4m3, else in bf16
 };
 
 }  // namespace sluice::cuda

@@ -145,7 +145,8 @@ __device__ __forceinline__ const int32_t* places_of(const DecodeParams& p, int32
 // Elements from the keys of a block to its values.
 template <bool kFp8 = false>
 __device__ __forceinline__ int64_t offset_of_values(const DecodeParams& p, int32_t head_dim) {
-  return kv_elements<kFp8>(p.block_tokens, head_dim);
+  if constexpr (kFp8) return kv_elements<true>(p.block_tokens, head_dim);
+  return static_cast<int64_t>(p.block_tokens) * head_dim;
 }
 
 // The keys of a KV head in a block. Pointers count elements of 16 bits for e4m3, too: 16 tokens are

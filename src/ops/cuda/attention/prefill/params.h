@@ -32,7 +32,6 @@ struct PrefillParams {
   int32_t group = 0;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
-  bool is_fp8 = false;         // keys and values in e4m3, else in bf16
   int32_t max_blocks = 0;      // width of the block table
   int32_t num_q_tiles = 0;     // tiles of rows per KV head, of all sequences, at most
   int32_t num_tiles = 0;       // in all
@@ -41,6 +40,7 @@ struct PrefillParams {
   float scale = 0.0f;
   bool first = true;
   bool last = true;
+  bool is_fp8 = false;  // keys and values in e4m3, else in bf16
 
   // Split tiles, on Hopper: the last `num_split` in launch order are each computed in two parts by
   // two CTAs, one at the beginning of the launch and one at its end (sm90_items.cuh).

@@ -69,12 +69,12 @@ PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) 
       .group = num_q_heads / args.kv.shape.num_kv_heads,
       .head_dim = args.kv.shape.head_dim,
       .block_tokens = args.kv.shape.block_tokens,
-      .is_fp8 = args.kv.shape.element == KvElement::kE4m3,
       .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
       .heads_together = heads_together(args, gpu.l2CacheSize),
       .scale = args.scale,
       .first = args.first,
       .last = args.last,
+      .is_fp8 = args.kv.shape.element == KvElement::kE4m3,
   };
 }
 
