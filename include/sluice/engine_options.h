@@ -30,7 +30,7 @@ constexpr const char* load_format_name(LoadFormat format) {
 
 // An empty optional takes the default that its comment gives.
 struct EngineOptions {
-  // A Hugging Face model directory, or the name of a model in the Hugging Face cache ("ORG/NAME").
+  // A Hugging Face model directory, a GGUF file, or a name of the Hugging Face cache ("ORG/NAME").
   std::string model;
   // A file with the Jinja chat template for LLM::chat_prompt. "": the model's own.
   std::string chat_template;

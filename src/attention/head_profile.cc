@@ -192,6 +192,7 @@ HeadProfile read_head_profile(const std::filesystem::path& path) {
 
 std::optional<std::filesystem::path> find_model_profile(const std::filesystem::path& directory) {
   const ModelDirectory model(directory);
+  if (model.is_gguf()) return std::nullopt;  // its metadata has no place for one
   const std::filesystem::path config = model.config_path();
   const json root = parse_json(read_model_file(config), config.string());
   if (find_list(root)) return config;

@@ -3,6 +3,8 @@
 // thread.
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +15,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
+#include "io/gguf/gguf_weights.h"
 #include "io/hub_cache.h"
 #include "io/json.h"
 #include "sluice/inspect.h"
@@ -31,7 +34,7 @@ struct FoundModel {
   fs::path directory;
   std::string architecture;
   std::string weight_type;  // as its configuration has it: "bfloat16", or a method of quantization
-  uint64_t file_bytes = 0;  // of all safetensors
+  uint64_t file_bytes = 0;  // of all safetensors or GGUF files
   int64_t num_parameters = 0;
   int64_t max_position_embeddings = 0;
   bool can_chat = false;
@@ -51,6 +54,23 @@ uint64_t safetensors_bytes(const fs::path& directory) {
     if (!no_size) sum += bytes;
   }
   return sum;
+}
+
+// As read_raw_config, of a GGUF file: its type is the one with the most bytes.
+void read_raw_gguf(FoundModel* model) {
+  const GgufFile first(model->directory);
+  model->architecture = first.find_string("general.architecture").value_or("");
+  std::map<std::string_view, uint64_t> bytes_by_type;
+  for (const fs::path& shard : gguf_shards(first)) {
+    const GgufFile file(shard);
+    model->file_bytes += file.file().num_bytes();
+    for (const GgufTensor& tensor : file.tensors()) {
+      bytes_by_type[tensor.type->name] += tensor.end - tensor.begin;
+    }
+  }
+  const auto bytes = [](const auto& entry) { return entry.second; };
+  if (bytes_by_type.empty()) return;
+  model->weight_type = std::ranges::max_element(bytes_by_type, {}, bytes)->first;
 }
 
 // A text at `key`, "" if it is absent or something else.
@@ -99,9 +119,13 @@ void check_files(FoundModel* model) {
 FoundModel look_at(std::string name, fs::path directory) {
   if (interrupted()) throw Interrupted();
   FoundModel model{.name = std::move(name), .directory = std::move(directory)};
-  model.file_bytes = safetensors_bytes(model.directory);
   try {
-    read_raw_config(&model);
+    if (is_gguf(model.directory)) {
+      read_raw_gguf(&model);
+    } else {
+      model.file_bytes = safetensors_bytes(model.directory);
+      read_raw_config(&model);
+    }
     check_files(&model);
   } catch (const Error& error) {
     model.problem = error.what();
@@ -109,9 +133,14 @@ FoundModel look_at(std::string name, fs::path directory) {
   return model;
 }
 
-// The model in `directory`, or those in the directories below it.
+// Whether look_at can say more of a path than that it is no model.
+bool is_model(const fs::path& path) {
+  return fs::exists(path / "config.json") || is_first_gguf(path);
+}
+
+// The model in `directory`, or those below it: directories and GGUF files.
 void add_models_in(const fs::path& directory, std::vector<FoundModel>* models) {
-  if (fs::exists(directory / "config.json")) {
+  if (is_model(directory)) {
     models->push_back(look_at(directory.string(), directory));
     return;
   }
@@ -120,7 +149,7 @@ void add_models_in(const fs::path& directory, std::vector<FoundModel>* models) {
   std::error_code error;
   for (fs::directory_iterator entries(directory, error), end; !error && entries != end;
        entries.increment(error)) {
-    if (fs::exists(entries->path() / "config.json")) below.push_back(entries->path());
+    if (is_model(entries->path())) below.push_back(entries->path());
   }
   if (error) {
     fail(ErrorCode::kInvalidArgument, "directory {} cannot be read: {}", directory.string(),
@@ -138,7 +167,10 @@ std::vector<FoundModel> find_models(const ModelsCommand& command) {
   for (const std::string& directory : command.directories) add_models_in(directory, &models);
   if (!command.directories.empty()) return models;
   for (const HubModel& model : list_hub_cache()) {
-    models.push_back(look_at(model.name, model.snapshot));
+    // A repository of GGUF files has a model in each.
+    const size_t num_before = models.size();
+    if (!is_model(model.snapshot)) add_models_in(model.snapshot, &models);
+    if (models.size() == num_before) models.push_back(look_at(model.name, model.snapshot));
   }
   return models;
 }
@@ -206,7 +238,8 @@ int models(const ModelsCommand& command) {
                     "(pip install huggingface_hub)",
                     hub_cache_directory().string()));
   } else {
-    write_message("no models there: no config.json in these directories or below");
+    write_message(
+        "no models there: neither config.json nor GGUF files in these directories or below");
   }
   return kExitOk;
 }

@@ -18,7 +18,7 @@ namespace {
 // Without an engine, so that a tokenizer alone is enough. Errors: kModel without tokenizer.json.
 Tokenizer load_tokenizer(const std::string& model) {
   const ModelDirectory directory(model);
-  directory.require_file("tokenizer.json");
+  if (!directory.has_tokenizer()) directory.require_file("tokenizer.json");
   return Tokenizer::load(directory.path());
 }
 

@@ -18,6 +18,9 @@ namespace {
 std::string describe_rope(const RopeConfig& rope) {
   std::string text = fmt::format("theta {:g}", rope.theta);
   if (rope.type == RopeType::kDefault) return text;
+  if (rope.type == RopeType::kDivisors) {
+    return text + fmt::format(", divisors up to {:g}", rope.factor);
+  }
   text += fmt::format(", {} factor {:g}", rope_type_name(rope.type), rope.factor);
   if (rope.original_max_positions > 0) text += fmt::format(" over {}", rope.original_max_positions);
   return text;

@@ -3,6 +3,7 @@
 #include "io/model_directory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -61,6 +62,13 @@ bool is_weight_type(std::optional<DType> dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
 }
 
+// Of a shape that was checked: the product fits.
+size_t num_elements(std::span<const int64_t> shape) {
+  size_t product = 1;
+  for (const int64_t dim : shape) product *= static_cast<size_t>(dim);
+  return product;
+}
+
 // The index's map of tensor to shard.
 std::map<std::string, std::string> read_weight_map(const std::filesystem::path& index_path) {
   const nlohmann::json document = parse_json(read_model_file(index_path), index_path.string());
@@ -82,26 +90,20 @@ std::map<std::string, std::string> read_weight_map(const std::filesystem::path& 
   return shard_of;
 }
 
-// By the name alone; the file is not opened.
-bool is_gguf(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
-  return extension == ".gguf" || extension == ".GGUF";
-}
-
-// Whether any file of the directory is named as GGUF; false for a directory that cannot be read.
-bool has_gguf(const std::filesystem::path& directory) {
+// The only GGUF model of a directory, of several files the first; nothing if there is none.
+// Errors: kModel for several: repositories often have one model in many sizes.
+std::optional<std::filesystem::path> find_only_gguf(const std::filesystem::path& directory) {
+  std::set<std::filesystem::path> found;
   std::error_code error;
-  std::filesystem::directory_iterator entries(directory, error);
-  return std::any_of(begin(entries), end(entries),
-                     [](const auto& entry) { return is_gguf(entry.path()); });
-}
-
-// Users of llama.cpp often pass a GGUF: this error says how to get the model in the right format.
-[[noreturn]] void refuse_gguf(const std::filesystem::path& path, std::string_view what) {
+  for (std::filesystem::directory_iterator entries(directory, error), end; !error && entries != end;
+       entries.increment(error)) {
+    if (is_first_gguf(entries->path())) found.insert(entries->path());
+  }
+  if (found.empty()) return std::nullopt;
+  if (found.size() == 1) return *found.begin();
   fail(ErrorCode::kModel,
-       "{} {}, which Sluice does not read; fetch the Hugging Face repository that it was made from "
-       "(config.json, tokenizer.json and safetensors) and give its directory to --model",
-       path.string(), what);
+       "{} has no config.json but {} GGUF files; give one to --model, such as {}",
+       directory.string(), found.size(), found.begin()->string());
 }
 
 // A directory of peft, which holds the changes to another model's weights.
@@ -126,7 +128,8 @@ bool looks_like_repository(const std::filesystem::path& path) {
 // What to do about a model directory that does not exist.
 std::string remedy_of_absence(const std::filesystem::path& path) {
   if (!looks_like_repository(path)) {
-    return "check --model: a directory, or ORG/NAME of a model that `sluice models` lists";
+    return "check --model: a directory, a GGUF file, or ORG/NAME of a model that `sluice models` "
+           "lists";
   }
   return fmt::format(
       "nor is such a model in the Hugging Face cache {}, and Sluice downloads nothing: fetch it "
@@ -139,17 +142,24 @@ std::string remedy_of_absence(const std::filesystem::path& path) {
 ModelDirectory::ModelDirectory(std::filesystem::path path) : path_(find_model(std::move(path))) {
   std::error_code error;
   const auto status = std::filesystem::status(path_, error);
-  // Before the other checks: a GGUF is no directory, and the error should say why it is refused.
-  if (is_gguf(path_)) refuse_gguf(path_, "is a GGUF file");
+  is_gguf_ = std::filesystem::exists(status) && sluice::is_gguf(path_);
+  if (is_gguf_) return;
   if (!std::filesystem::exists(status)) {
     fail(ErrorCode::kModel, "model directory {} cannot be opened: {}; {}", path_.string(),
          error ? error.message() : "it does not exist", remedy_of_absence(path_));
   }
   if (!std::filesystem::is_directory(status)) {
-    fail(ErrorCode::kModel, "{} is not a directory; --model takes the directory with config.json",
+    fail(ErrorCode::kModel,
+         "{} is not a directory; --model takes the directory with config.json, or a GGUF file",
          path_.string());
   }
-  if (!find_file("config.json") && has_gguf(path_)) refuse_gguf(path_, "has GGUF files only");
+  if (!find_file("config.json")) {
+    if (auto gguf = find_only_gguf(path_)) {
+      path_ = *std::move(gguf);
+      is_gguf_ = true;
+      return;
+    }
+  }
   if (!find_file("config.json") && find_file(kAdapterConfig)) {
     refuse_adapter(path_, "no config.json");
   }
@@ -157,6 +167,7 @@ ModelDirectory::ModelDirectory(std::filesystem::path path) : path_(find_model(st
 }
 
 std::optional<std::filesystem::path> ModelDirectory::find_file(std::string_view name) const {
+  if (is_gguf_) return std::nullopt;
   std::filesystem::path file = path_ / name;
   if (!model_file_exists(file)) return std::nullopt;
   return file;
@@ -168,8 +179,20 @@ std::filesystem::path ModelDirectory::require_file(std::string_view name) const 
        name);
 }
 
+void CheckpointTensor::read(size_t offset, std::span<std::byte> dst) const {
+  if (storage == nullptr) return file->read(file_offset + offset, dst);
+  SLUICE_CHECK(offset % sizeof(float) == 0 && dst.size() % sizeof(float) == 0,
+               "parts of elements: {} bytes at {}", dst.size(), offset);
+  std::vector<float> elements(dst.size() / sizeof(float));
+  read_gguf_elements(*file, file_offset, *storage, static_cast<int64_t>(offset / sizeof(float)),
+                     elements);
+  std::memcpy(dst.data(), elements.data(), dst.size());
+}
+
 Checkpoint::Checkpoint(const ModelDirectory& directory) {
-  if (const auto single = directory.find_file(kSingleFile)) {
+  if (directory.is_gguf()) {
+    add_gguf(directory.path());
+  } else if (const auto single = directory.find_file(kSingleFile)) {
     add_file(*single);
     warn_of_stray_file(directory);
   } else if (const auto index = directory.find_file(kIndexFile)) {
@@ -190,15 +213,52 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
   SafetensorsHeader header = read_safetensors_header(file);
   for (SafetensorsEntry& tensor : header.tensors) {
     num_bytes_ += tensor.end - tensor.begin;
-    const auto [slot, inserted] = entries_.emplace(
-        tensor.name, Entry{files_.size(), tensor.begin, tensor.end, std::move(tensor.dtype_name),
-                           tensor.dtype, std::move(tensor.shape)});
-    if (!inserted) {
-      fail_model(path.string(), "tensor {} is also in {}; a tensor must be in one shard only",
-                 describe_json(tensor.name), files_[slot->second.file].path().filename().string());
-    }
+    add_tensor(path, tensor.name,
+               {files_.size(), tensor.begin, tensor.end, std::move(tensor.dtype_name), tensor.dtype,
+                std::move(tensor.shape)});
   }
   files_.push_back(std::move(file));
+}
+
+void Checkpoint::add_tensor(const std::filesystem::path& path, const std::string& name,
+                            Entry entry) {
+  const auto [slot, inserted] = entries_.emplace(name, std::move(entry));
+  if (inserted) return;
+  fail_model(path.string(), "tensor {} is also in {}; a tensor must be in one shard only",
+             describe_json(name), files_[slot->second.file].path().filename().string());
+}
+
+void Checkpoint::add_gguf(const std::filesystem::path& path) {
+  described_by_ = "its metadata";
+  const GgufFile first(path);
+  for (const std::filesystem::path& shard : gguf_shards(first)) {
+    GgufFile owner(shard);
+    for (const GgufTensor& tensor : owner.tensors()) add_gguf_tensor(first, owner, tensor);
+    files_.push_back(std::move(owner).take_file());
+  }
+}
+
+void Checkpoint::add_gguf_tensor(const GgufFile& first, const GgufFile& owner,
+                                 const GgufTensor& tensor) {
+  if (tensor.name == kGgufRopeFactors) return;  // the configuration reads it
+  const std::optional<std::string> name = hf_tensor_name(tensor.name);
+  if (!name) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("tensor {} has no place in a model of architecture {} as Sluice knows "
+                            "it; choose a model without",
+                            describe_json(tensor.name), gguf_architecture(first)),
+                owner.name());
+  }
+  num_bytes_ += static_cast<uint64_t>(tensor.num_elements) * sizeof(float);
+  add_tensor(owner.file().path(), *name,
+             {files_.size(), tensor.begin, tensor.end, std::string(tensor.type->name), DType::kF32,
+              tensor.shape, gguf_storage(first, owner, tensor)});
+}
+
+std::map<std::string, uint64_t> Checkpoint::bytes_by_type() const {
+  std::map<std::string, uint64_t> bytes;
+  for (const auto& [name, entry] : entries_) bytes[entry.dtype_name] += entry.end - entry.begin;
+  return bytes;
 }
 
 // Both are there where a merged or converted model was written over its shards, or the other way
@@ -280,17 +340,17 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
     refuse_quantization();
     fail_model(files_.front().path().parent_path().string(),
                "tensor \"{}\" is missing from the weights; the model's files do not fit together, "
-               "fetch config.json and weights from one place",
-               name);
+               "fetch {} and weights from one place",
+               name, described_by_);
   }
   const Entry& entry = found->second;
   const ModelFile& file = files_[entry.file];
   if (!std::ranges::equal(entry.shape, shape)) {
     refuse_quantization();
-    fail_model(file.path().string(),
-               "tensor \"{}\" has shape {}, but config.json makes it {}; fetch config.json and "
-               "weights from one place",
-               name, shape_string(entry.shape), shape_string(shape));
+    fail_model(
+        file.path().string(),
+        "tensor \"{}\" has shape {}, but {} makes it {}; fetch {} and weights from one place", name,
+        shape_string(entry.shape), described_by_, shape_string(shape), described_by_);
   }
   if (!is_weight_type(entry.dtype)) {
     refuse_quantization();
@@ -299,12 +359,15 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
                             entry.dtype_name),
                 file.path().string());
   }
+  const uint64_t file_bytes = entry.end - entry.begin;
   return {.name = found->first,
           .dtype = *entry.dtype,
           .shape = entry.shape,
-          .num_bytes = static_cast<size_t>(entry.end - entry.begin),
+          .num_bytes = entry.storage ? num_elements(entry.shape) * sizeof(float) : file_bytes,
           .file = &file,
-          .file_offset = entry.begin};
+          .file_offset = entry.begin,
+          .num_file_bytes = file_bytes,
+          .storage = entry.storage ? &*entry.storage : nullptr};
 }
 
 // A tensor without a place would be ignored silently, for example a bias or an adapter.
@@ -317,9 +380,9 @@ void Checkpoint::require_only(std::span<const std::string> expected) const {
   if (extra.empty()) return;
   const size_t shown = std::min<size_t>(extra.size(), 3);
   fail_model(files_.front().path().parent_path().string(),
-             "{} tensors have no place in this architecture: {}{}; is config.json of this model?",
+             "{} tensors have no place in this architecture: {}{}; is {} of this model?",
              extra.size(), fmt::join(extra.begin(), extra.begin() + shown, ", "),
-             extra.size() > shown ? ", ..." : "");
+             extra.size() > shown ? ", ..." : "", described_by_);
 }
 
 void Checkpoint::require_unchanged() const {

@@ -1,4 +1,5 @@
-// ModelDirectory and Checkpoint: a Hugging Face directory and the tensors of its weight files.
+// ModelDirectory and Checkpoint: a Hugging Face directory, or a GGUF file in its place, and the
+// tensors of its weight files.
 //
 // Used by the model configuration, the weight loader, the tokenizer and `inspect`.
 // Thread rule: both are immutable after construction and may be read from any thread.
@@ -15,23 +16,28 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "io/gguf/gguf_weights.h"
 #include "io/model_file.h"
 
 namespace sluice {
 
-// The directory of a model's files. Its constructor checks that config.json exists and reads no
-// file.
+// Where a model's files are: a directory with config.json, or a GGUF file, which holds all of them
+// (the first of several). Its constructor checks that it is there and reads no file.
 class ModelDirectory {
  public:
-  // `path` is a directory or, if there is none, the name of a repository in the Hugging Face cache
-  // (io/hub_cache.h).
+  // `path` is a directory, a GGUF file or, if there is none, the name of a repository in the
+  // Hugging Face cache (io/hub_cache.h). A directory without config.json and with one GGUF model
+  // stands for its file.
   //
-  // Errors: kModel naming the path when it is absent, is no directory, or has no config.json; what
-  // is there in its place (GGUF, an adapter) is named.
+  // Errors: kModel naming the path when it is absent, is neither of both, or has no config.json;
+  // what is there in its place (GGUF files, an adapter) is named.
   explicit ModelDirectory(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path config_path() const { return path_ / "config.json"; }
+  // Whether path() is a GGUF file. It then has no files beside it.
+  bool is_gguf() const { return is_gguf_; }
+  bool has_tokenizer() const { return is_gguf_ || find_file("tokenizer.json"); }
+  std::filesystem::path config_path() const { return is_gguf_ ? path_ : path_ / "config.json"; }
   // A file that a model may have or not: generation_config.json, tokenizer_config.json.
   // Errors: those of model_file_exists.
   std::optional<std::filesystem::path> find_file(std::string_view name) const;
@@ -40,28 +46,30 @@ class ModelDirectory {
 
  private:
   std::filesystem::path path_;
+  bool is_gguf_ = false;
 };
 
-// A tensor of weights in a file.
+// A tensor of weights in a file. Those of GGUF files read as F32, whatever they are stored in.
 //
 // Aliasing: name, shape and file belong to the Checkpoint.
 struct CheckpointTensor {
   std::string_view name;
   DType dtype = DType::kBF16;  // kBF16, kF16 or kF32
   std::span<const int64_t> shape;
-  size_t num_bytes = 0;
+  size_t num_bytes = 0;  // of the elements as `dtype`
   const ModelFile* file = nullptr;
-  uint64_t file_offset = 0;  // of the first byte; any, since old files have no padding
+  uint64_t file_offset = 0;              // of the first byte; any, since old files have no padding
+  uint64_t num_file_bytes = 0;           // other than num_bytes only if `storage` is set
+  const GgufStorage* storage = nullptr;  // of GGUF: what becomes F32 when it is read
 
   // Reads bytes [offset, offset + dst.size()) of the tensor. Errors: those of ModelFile::read.
-  void read(size_t offset, std::span<std::byte> dst) const {
-    file->read(file_offset + offset, dst);
-  }
+  // REQUIRES: whole elements.
+  void read(size_t offset, std::span<std::byte> dst) const;
   // Starts read-ahead of all bytes; returns at once.
-  void will_need() const { file->will_need(file_offset, num_bytes); }
+  void will_need() const { file->will_need(file_offset, num_file_bytes); }
 };
 
-// The weight files of a model: model.safetensors, or the shards of
+// The weight files of a model: GGUF, model.safetensors, or the shards of
 // model.safetensors.index.json. As in transformers, the single file wins when both are there; a
 // warning says so.
 //
@@ -71,13 +79,17 @@ class Checkpoint {
   // Errors: kModel naming file and tensor: no weights; an index that is not an object of names to
   // shards; a shard name that leaves the directory; a missing, empty or truncated shard; a tensor
   // that the index has and its shard lacks, that a shard has and the index lacks, or that two
-  // shards have; and all of ModelFile and read_safetensors_header.
+  // shards have; and all of ModelFile, read_safetensors_header and GgufFile. kUnsupported naming a
+  // tensor of a GGUF file that has no place in a Hugging Face checkpoint.
   explicit Checkpoint(const ModelDirectory& directory);
 
   // All tensors' names, sorted.
   std::vector<std::string> names() const;
   bool has(std::string_view name) const;
+  // Of all tensors as they are read.
   uint64_t num_bytes() const { return num_bytes_; }
+  // Bytes of the files by type of tensor: {"Q4_K", 73 MB}, ...
+  std::map<std::string, uint64_t> bytes_by_type() const;
   // What is suspicious about the files but no error, one sentence each.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
@@ -100,9 +112,10 @@ class Checkpoint {
     size_t file = 0;     // index in files_
     uint64_t begin = 0;  // bytes [begin, end) of the file
     uint64_t end = 0;
-    std::string dtype_name;  // as in the file, for errors
+    std::string dtype_name;  // as in the file
     std::optional<DType> dtype;
     std::vector<int64_t> shape;
+    std::optional<GgufStorage> storage = {};
   };
 
   void warn_of_stray_file(const ModelDirectory& directory);
@@ -111,7 +124,12 @@ class Checkpoint {
   // Errors of both: those of the constructor.
   void add_file(const std::filesystem::path& path);
   void add_shards(const ModelDirectory& directory, const std::filesystem::path& index_path);
+  void add_gguf(const std::filesystem::path& path);
+  void add_gguf_tensor(const GgufFile& first, const GgufFile& owner, const GgufTensor& tensor);
+  // Adds a tensor of the file that is opened next. Errors: kModel if there is one of this name.
+  void add_tensor(const std::filesystem::path& path, const std::string& name, Entry entry);
 
+  std::string_view described_by_ = "config.json";  // what shapes follow from
   std::vector<ModelFile> files_;  // open as long as this object, for reading tensors
   std::map<std::string, Entry, std::less<>> entries_;
   uint64_t num_bytes_ = 0;  // of all tensors

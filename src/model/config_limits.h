@@ -1,4 +1,5 @@
-// What the readers of config.json share. Used by model_config.cc and rope_scaling.cc alone.
+// What the readers of config.json and of GGUF metadata share. Used by model_config.cc,
+// gguf_config.cc and rope_scaling.cc alone.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,13 @@ namespace sluice {
 
 // Far beyond any published model; keeps rotary frequencies finite and fits int32.
 inline constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
+// Upper limits; each fits int32.
+inline constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
+inline constexpr int64_t kMaxHiddenSize = int64_t{1} << 18;
+inline constexpr int64_t kMaxIntermediateSize = int64_t{1} << 20;
+inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxHeads = 1024;
 
 // An error that names the file, or the path of the object in it.
 [[noreturn]] inline void fail_unsupported(const JsonObject& where, std::string message) {

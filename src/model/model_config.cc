@@ -13,17 +13,12 @@
 #include "io/json.h"
 #include "io/model_file.h"
 #include "model/config_limits.h"
+#include "model/gguf_config.h"
 #include "ops/kv_blocks.h"
 
 namespace sluice {
 namespace {
 
-// Upper limits; each fits int32.
-constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
-constexpr int64_t kMaxHiddenSize = int64_t{1} << 18;
-constexpr int64_t kMaxIntermediateSize = int64_t{1} << 20;
-constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxHeads = 1024;
 // The widest head that attention and rope take (src/ops).
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is absent
@@ -422,6 +417,7 @@ ModelConfig parse_model_config(const ModelConfigTexts& texts) {
 }
 
 ModelConfig read_model_config(const ModelDirectory& directory) {
+  if (directory.is_gguf()) return read_gguf_config(directory.path());
   const std::string config_path = directory.config_path().string();
   const std::string config = read_model_file(config_path);
   ModelConfigTexts texts{.config = config, .config_name = config_path};

@@ -1,4 +1,5 @@
-// ModelConfig: everything that config.json and generation_config.json say about a model, checked.
+// ModelConfig: everything that config.json and generation_config.json, or the metadata of a GGUF
+// file, say about a model, checked.
 //
 // Made by read_model_config; read by the weight loader, the decoder, the memory plan and the
 // command line. Thread rule: a value.
@@ -79,7 +80,8 @@ int64_t max_positions(const ModelConfig& config);
 // The frequencies of the model's rope for the heads of attention(); see rope_scaling.h.
 RopeFrequencies rope_frequencies(const ModelConfig& config);
 
-// Reads config.json and, where there is one, generation_config.json.
+// Reads config.json and, where there is one, generation_config.json; or the metadata of a GGUF file
+// (model/gguf_config.h), which suggests no sampling.
 //
 // Errors: kModel naming file, key, value and range for anything missing, of the wrong type, zero,
 // negative, too large or contradictory; kUnsupported naming the key and what is supported for other

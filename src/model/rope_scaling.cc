@@ -255,6 +255,8 @@ std::string_view rope_type_name(RopeType type) {
       return "llama3";
     case RopeType::kYarn:
       return "yarn";
+    case RopeType::kDivisors:
+      return "divisors";
   }
   return "?";
 }
@@ -292,8 +294,14 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
     result.attention_factor = yarn_attention_factor(rope);
     return result;
   }
-  for (float& value : result.inv_freq) {
+  if (rope.type == RopeType::kDivisors) {
+    SLUICE_CHECK(rope.divisors.size() == result.inv_freq.size(), "{} divisors",
+                 rope.divisors.size());
+  }
+  for (size_t i = 0; i < result.inv_freq.size(); ++i) {
+    float& value = result.inv_freq[i];
     value = 1.0f / value;
+    if (rope.type == RopeType::kDivisors) value /= rope.divisors[i];
     if (rope.type == RopeType::kLinear) value /= static_cast<float>(rope.factor);
     if (rope.type == RopeType::kLlama3) value = scale_llama3(value, rope);
   }

@@ -15,9 +15,11 @@
 namespace sluice {
 
 // How frequencies are stretched for contexts longer than the original training length.
-enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
+//
+// kDivisors: a divisor for each pair of channels; a GGUF file has Llama 3's scaling in this form.
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kDivisors };
 
-// The name in configuration files: "default", "linear", "llama3", "yarn".
+// The name in configuration files: "default", "linear", "llama3", "yarn"; "divisors" is in none.
 std::string_view rope_type_name(RopeType type);
 
 // Parameters of the frequencies. A member is used by the types named beside it, else by all.
@@ -33,7 +35,8 @@ struct RopeConfig {
   std::optional<double> attention_factor;  // yarn: scale of cos and sin; empty: from `factor`
   double mscale = 0.0;                     // yarn: sets attention_factor if both are nonzero
   double mscale_all_dim = 0.0;
-  bool truncate = true;  // yarn: round the blended range to whole channel pairs
+  std::vector<float> divisors;  // divisors: of each pair of channels; `factor` is the largest
+  bool truncate = true;         // yarn: round the blended range to whole channel pairs
 };
 
 // Reads `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (before), with

@@ -194,6 +194,13 @@ std::optional<SplitKind> split_kind_of_regex(std::string_view regex) {
   return std::nullopt;
 }
 
+std::string_view regex_of_split_kind(SplitKind kind) {
+  for (const Pattern& pattern : kPatterns) {
+    if (kind == pattern.kind) return pattern.regex;
+  }
+  return {};
+}
+
 const char* PreTokenizer::match(SplitKind kind, const char* begin, const char* end) const {
   const Cursor cursor(*table_, begin, end);
   switch (kind) {

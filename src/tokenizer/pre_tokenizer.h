@@ -23,6 +23,8 @@ enum class SplitKind {
 
 // The kind whose regular expression is exactly `regex`, or nothing.
 std::optional<SplitKind> split_kind_of_regex(std::string_view regex);
+// The reverse; empty for the kinds of digits, which have none.
+std::string_view regex_of_split_kind(SplitKind kind);
 
 // The expression ByteLevel applies when its use_regex is set.
 inline constexpr SplitKind kByteLevelSplit = SplitKind::kGpt2;

@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "core/error.h"
+#include "io/gguf/gguf_weights.h"
 #include "io/model_file.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
+#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/nfc.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/tokenizer_config.h"
@@ -188,6 +190,11 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::load(const std::filesystem::path& model_dir) {
+  if (is_gguf(model_dir)) {
+    const GgufFile gguf(model_dir);
+    return Tokenizer(
+        std::make_unique<const Impl>(read_gguf_tokenizer(gguf), read_gguf_tokenizer_config(gguf)));
+  }
   const std::filesystem::path path = model_dir / "tokenizer.json";
   TokenizerFile file =
       parse_tokenizer_file(read_model_file(path, kMaxTokenizerFileBytes), path.string());

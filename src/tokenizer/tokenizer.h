@@ -1,4 +1,4 @@
-// Tokenizer: converts text to token ids and back by the model's tokenizer.json.
+// Tokenizer: converts text to token ids and back by the model's tokenizer.json or GGUF file.
 //
 // Used by the engine and the command line. Thread rule: immutable after loading; any number of
 // threads may call it.
@@ -27,7 +27,8 @@ struct TextSegment {
 
 class Tokenizer {
  public:
-  // Reads tokenizer.json and, when they are there, tokenizer_config.json and chat_template.jinja.
+  // Reads tokenizer.json and, when they are there, tokenizer_config.json and chat_template.jinja;
+  // or all of it from a GGUF file.
   //
   // Errors: kModel and kUnsupported that name file, field and value (see tokenizer_file.h).
   static Tokenizer load(const std::filesystem::path& model_dir);

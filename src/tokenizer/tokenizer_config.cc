@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/gguf/gguf_weights.h"
 #include "io/json.h"
 #include "io/model_file.h"
+#include "tokenizer/gguf_tokenizer.h"
 
 namespace sluice {
 namespace {
@@ -62,6 +64,7 @@ bool is_special_token_name(std::string_view name) {
 }
 
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir) {
+  if (is_gguf(model_dir)) return read_gguf_tokenizer_config(GgufFile(model_dir));
   TokenizerConfig result;
   bool names_added_tokens = false;  // then transformers reads no special_tokens_map.json
   read_if_present(model_dir / "tokenizer_config.json", [&](const JsonObject& config) {

@@ -31,7 +31,8 @@ struct TokenizerConfig {
 // Reads tokenizer_config.json, chat_template.jinja, which newer checkpoints have and whose template
 // takes precedence, and special_tokens_map.json, for special tokens that the first does not name:
 // as in transformers only if it has no added_tokens_decoder, which older files lack. A directory
-// without any gives an empty config.
+// without any gives an empty config. From a GGUF file: tokenizer.chat_template and
+// tokenizer.ggml.*_token_id.
 //
 // Errors: kModel naming file and field for a wrong type, and naming a file that cannot be read.
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir);

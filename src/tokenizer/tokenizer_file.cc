@@ -412,7 +412,10 @@ class FileReader {
 }  // namespace
 
 TokenizerFile parse_tokenizer_file(std::string_view text, std::string_view name) {
-  const json document = parse_json(text, name);
+  return read_tokenizer_document(parse_json(text, name), name);
+}
+
+TokenizerFile read_tokenizer_document(const json& document, std::string_view name) {
   return FileReader(document, name).read();
 }
 

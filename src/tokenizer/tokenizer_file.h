@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/pre_tokenizer.h"
@@ -40,5 +42,7 @@ inline constexpr uint64_t kMaxTokenizerFileBytes = uint64_t{64} << 20;
 // (another model than byte-level BPE, another normalizer, an unknown regular expression). Both name
 // file, field and value.
 TokenizerFile parse_tokenizer_file(std::string_view text, std::string_view name);
+// The same from a document in memory.
+TokenizerFile read_tokenizer_document(const nlohmann::json& document, std::string_view name);
 
 }  // namespace sluice

@@ -87,6 +87,28 @@ TEST_F(NamedModels, OfDirectoriesAreListed) {
   EXPECT_EQ(in_cache({"models", path("absent")}).exit_code, 2);
 }
 
+// A GGUF file is a model, and of several files the first; a directory with one of them stands for
+// it.
+TEST_F(NamedModels, OfGgufFilesAreListedAndRun) {
+  const fs::path golden = testing::source_dir() / "tests/golden/gguf";
+  const TempDir several, one;
+  for (const char* name : {"qwen3-group2-tied.gguf", "qwen2-group2-yarn-00001-of-00002.gguf",
+                           "qwen2-group2-yarn-00002-of-00002.gguf"}) {
+    fs::copy_file(golden / name, several.path() / name);
+  }
+  const auto list =
+      nlohmann::json::parse(in_cache({"models", "--json", several.path().string()}).out);
+  ASSERT_EQ(list.size(), 2u) << list;
+  EXPECT_EQ(list[0].at("architecture"), "qwen2");
+  EXPECT_EQ(list[0].at("weight_type"), "BF16");
+  EXPECT_GT(list[0].at("file_bytes"), 160'000);
+  EXPECT_EQ(list[1].at("max_position_embeddings"), 512);
+  fs::copy_file(golden / "mixed.gguf", one.path() / "mixed.gguf");
+  const Outcome inspected = in_cache({"inspect", one.path().string()});
+  EXPECT_NE(inspected.out.find("16 tensors, GGUF: BF16"), std::string::npos) << inspected.out;
+  EXPECT_NE(inspected.out.find("Q4_K"), std::string::npos) << inspected.out;
+}
+
 TEST_F(NamedModels, WhoHasNoneIsToldHowToGetOne) {
   const Outcome outcome = in_cache({"models"}, {"HF_HUB_CACHE=" + path("absent")});
   EXPECT_EQ(outcome.exit_code, 0);

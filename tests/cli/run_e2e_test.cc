@@ -351,6 +351,7 @@ void expect_refusals(const std::vector<Refusal>& refusals) {
 TEST(Newcomer, IsToldWhatAModelIs) {
   TempDir directory;
   const std::string gguf = directory.write("model.Q4.gguf", "GGUF").string();
+  directory.write("model.Q8.gguf", "GGUF");
   const std::string shape = (testing::source_dir() / "models/shapes/qwen3-0.6b").string();
   const std::string folder = directory.path().string();
   const Words fetch = {"nor is such a model in the Hugging Face cache",
@@ -359,9 +360,9 @@ TEST(Newcomer, IsToldWhatAModelIs) {
       {{"run", "-m", "Qwen/Qwen3-0.6B", "hi"}, 3, fetch},
       {{"inspect", "Qwen/Qwen3-0.6B"}, 3, fetch},
       {{"tokenize", "-m", "Qwen/Qwen3-0.6B", "hi"}, 3, fetch},
-      {{"run", "-m", gguf, "hi"}, 3, {"is a GGUF file", "Hugging Face"}},
-      {{"run", "-m", "no/such/model.gguf", "hi"}, 3, {"is a GGUF file"}},
-      {{"run", "-m", folder, "hi"}, 3, {"has GGUF files only"}},
+      {{"run", "-m", gguf, "hi"}, 3, {"model.Q4.gguf", "it is cut or damaged, fetch it again"}},
+      {{"run", "-m", "no/such/model.gguf", "hi"}, 3, {"cannot be opened", "a GGUF file"}},
+      {{"run", "-m", folder, "hi"}, 3, {"2 GGUF files; give one to --model", "model.Q4.gguf"}},
       {{"run", "-m", shape, "hi"}, 3, {"no tokenizer.json", "--load-format dummy"}},
       {{"run", "-m", "./no-such-model", "hi"}, 3, {"check --model"}},
   });

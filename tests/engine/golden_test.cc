@@ -1,10 +1,13 @@
 // The whole engine against transformers: logits of tiny random models of every family, and greedy
 // continuations.
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 #include <gtest/gtest.h>
 
 #include "sluice/llm.h"
+#include "support/source_dir.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
@@ -55,6 +58,37 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(testing::tiny_m
                            for (char& c : name) c = c == '-' ? '_' : c;
                            return name;
                          });
+
+// Models of tests/golden/gguf, of several files the first.
+class GgufGoldenTest : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+// The same weights in a GGUF file give the same bits. Llama 3's rope scaling, which such a file has
+// as rounded divisors, gives them up to that.
+TEST_P(GgufGoldenTest, GivesTheSameLogits) {
+  const auto [name, file] = GetParam();
+  const Golden golden = testing::read_golden(name);
+  EngineOptions options = testing::tiny_options(name);
+  const LLM::Trace from_directory = LLM(options).trace(golden.prompt, {});
+  options.model = testing::source_dir() / "tests/golden/gguf" / file;
+  const LLM::Trace from_gguf = LLM(options).trace(golden.prompt, {});
+  if (std::string_view(name).find("llama3") == std::string_view::npos) {
+    EXPECT_EQ(from_gguf.logits.data, from_directory.logits.data);
+    return;
+  }
+  ASSERT_EQ(from_gguf.logits.data.size(), golden.logits.size());
+  double error = 0, power = 0;
+  for (size_t i = 0; i < golden.logits.size(); ++i) {
+    error += std::pow(double{from_gguf.logits.data[i]} - golden.logits[i], 2);
+    power += std::pow(double{golden.logits[i]}, 2);
+  }
+  EXPECT_LT(error / power, golden.bf16_nmse);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Files, GgufGoldenTest,
+    ::testing::Values(std::pair("llama-group4-llama3", "llama-group4-llama3.gguf"),
+                      std::pair("qwen2-group2-yarn", "qwen2-group2-yarn-00001-of-00002.gguf"),
+                      std::pair("qwen3-group2-tied", "qwen3-group2-tied.gguf")));
 
 }  // namespace
 }  // namespace sluice

@@ -50,6 +50,27 @@ TEST_P(GoldenTokenizer, GivesTheSameTexts) {
   }
 }
 
+class GgufTokenizer : public GoldenTokenizer {};
+
+// The same vocabulary in a GGUF file gives the same ids, and the same BOS.
+TEST_P(GgufTokenizer, GivesTheSameIds) {
+  const Tokenizer gguf = Tokenizer::load(testing::source_dir() / "tests/golden/gguf" /
+                                         ("tokenizer-" + family_ + ".gguf"));
+  EXPECT_TRUE(gguf.config().chat_template.starts_with("{{ bos_token }}"));
+  EXPECT_TRUE(gguf.bos_id());
+  for (const std::string& text : testing::golden_strings()) {
+    for (const bool parse_special : {true, false}) {
+      const EncodeOptions options{.add_special_tokens = true, .parse_special = parse_special};
+      const std::vector<int32_t> ids = tokenizer_.encode(text, options);
+      ASSERT_EQ(gguf.encode(text, options), ids) << text.substr(0, 400);
+      ASSERT_EQ(gguf.decode(ids, true), tokenizer_.decode(ids, true));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, GgufTokenizer,
+                         ::testing::Values("gpt2", "llama3", "qwen", "smollm2"));
+
 // Vocabularies that lack some bytes, like that of SmolLM2.
 TEST(GoldenMissingBytes, GivesTheSameIds) {
   const nlohmann::json golden = testing::golden_json("missing_bytes.json");

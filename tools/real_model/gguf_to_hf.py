@@ -3,7 +3,7 @@
 
     python3 tools/real_model/gguf_to_hf.py MODEL.gguf OUT [--source TEXT] [--licence FILE]
 
-For get_smollm2.py, so it supports only what SmolLM2's file has: byte-level BPE with the "smollm"
+For get_smollm2.py --hf, so it supports only what SmolLM2's file has: byte-level BPE with the "smollm"
 pre-tokenizer, embeddings that are also the output head, rope without scaling. All else is refused.
 Weights are dequantised to F32 and rounded to BF16, to the nearest and ties to even. llama.cpp keeps
 the rows of q and k in another order (pairs of a rotation side by side); they are put back.

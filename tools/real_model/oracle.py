@@ -20,7 +20,6 @@ NUM_POSITIONS = 8  # whose logits are kept, per text
 NUM_TOP, NUM_RANDOM = 32, 96  # entries of the vocabulary that are kept at each position
 CONTROL = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 SYSTEM_MARK, USER_MARK = "\ue000", "\ue001"
-FILES = ["model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 
 
 def sha256(path):
@@ -28,10 +27,11 @@ def sha256(path):
 
 
 class Oracle:
-    def __init__(self, model_dir):
+    def __init__(self, model_dir, gguf):
+        """model_dir: what get_smollm2.py --hf has made of the file `gguf`."""
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        self.dir = model_dir
+        self.dir, self.gguf = model_dir, gguf
         self.tokenizer = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
         self.templates = transformers.AutoTokenizer.from_pretrained(model_dir)
         self.model = self.load(torch.float32)
@@ -112,7 +112,7 @@ class Oracle:
                 chats.append(self.chat(system, user))
                 ids, margins = self.greedy(chats[-1]["ids"], cases.GREEDY_TOKENS)
                 chats[-1] |= {"greedy": ids, "margins": margins}
-        out = {"sha256": {name: sha256(self.dir / name) for name in FILES}, "texts": self.texts(),
+        out = {"sha256": {self.gguf.name: sha256(self.gguf)}, "texts": self.texts(),
                "chats": chats,
                "logits": {name: self.logits(self.ids(text, False))
                           for name, text in cases.logit_texts(long).items()}}

@@ -20,8 +20,20 @@ namespace {
 
 // True for a directory with a configuration but neither tokenizer nor weights, used for planning.
 bool is_shape_alone(const ModelDirectory& directory) {
-  return !directory.find_file("tokenizer.json") && !directory.find_file("model.safetensors") &&
+  return !directory.has_tokenizer() && !directory.find_file("model.safetensors") &&
          !directory.find_file("model.safetensors.index.json");
+}
+
+// "290 tensors", of GGUF with its types: "272 tensors, GGUF: F32 0.1 MiB, Q4_K 58.3 MiB".
+std::string describe_weights(const Checkpoint& checkpoint, const ModelDirectory& directory) {
+  std::string text = fmt::format("{} tensors", checkpoint.names().size());
+  if (!directory.is_gguf()) return text;
+  std::string_view separator = ", GGUF: ";
+  for (const auto& [type, bytes] : checkpoint.bytes_by_type()) {
+    text += fmt::format("{}{} {:.1f} MiB", separator, type, static_cast<double>(bytes) / 1048576.0);
+    separator = ", ";
+  }
+  return text;
 }
 
 // Compares the headers of the weight files with the configuration. Names and shapes are the same on
@@ -35,7 +47,7 @@ void check_weights(const EngineOptions& options, const ModelDirectory& directory
   try {
     const Checkpoint checkpoint(directory);
     Weights::check(config, *make_device("cpu"), checkpoint);
-    check.weights = fmt::format("{} tensors", checkpoint.names().size());
+    check.weights = describe_weights(checkpoint, directory);
     check.warnings = checkpoint.warnings();
   } catch (const Error& error) {
     check.weights = "cannot be loaded";
@@ -150,7 +162,7 @@ void warn_of_added_tokens(const Tokenizer& tokenizer, std::vector<std::string>& 
 
 bool brings_tokenizer(const EngineOptions& options, const ModelDirectory& directory) {
   const bool dummy_without_one =
-      options.load_format == LoadFormat::kDummy && !directory.find_file("tokenizer.json");
+      options.load_format == LoadFormat::kDummy && !directory.has_tokenizer();
   return !options.skip_tokenizer_init && !dummy_without_one;
 }
 
@@ -159,7 +171,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options,
   if (!brings_tokenizer(options, directory)) {
     return std::make_unique<Tokenizer>(make_byte_tokenizer());
   }
-  if (!directory.find_file("tokenizer.json")) {
+  if (!directory.has_tokenizer()) {
     fail(ErrorCode::kModel,
          "{} has no tokenizer.json; fetch it or, to try a shape with random weights, use "
          "--load-format dummy, where a byte is a token",

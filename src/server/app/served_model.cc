@@ -26,8 +26,12 @@ Json tokenizer_info_of(const std::filesystem::path& directory, const Tokenizer& 
   const std::filesystem::path path = directory / "tokenizer_config.json";
   if (std::filesystem::exists(path)) info = Json(read_json_file(path));
   if (!info.contains("tokenizer_class")) info["tokenizer_class"] = "PreTrainedTokenizerFast";
+  const SpecialTokens& tokens = tokenizer.config().special_tokens;  // a GGUF file's, too
   for (const char* name : {"bos_token", "eos_token", "pad_token"}) {
-    info[name] = info.contains(name) ? token_text(info.at(name)) : Json();
+    const auto token = tokens.find(name);
+    info[name] = info.contains(name)     ? token_text(info.at(name))
+                 : token != tokens.end() ? Json(token->second)
+                                         : Json();
   }
   const std::string& chat_template = tokenizer.config().chat_template;
   info["chat_template"] = chat_template.empty() ? Json() : Json(chat_template);
