@@ -204,7 +204,9 @@ TEST(GgufFuzz, DamagedFilesAreErrors) {
   }
   EXPECT_LT(longest.count(), 1.0);
   // A sanitizer keeps what was freed.
-  if (!kSanitized) EXPECT_LT(peak_bytes() - peak_before, size_t{256} << 20);
+  if (!kSanitized) {
+    EXPECT_LT(peak_bytes() - peak_before, size_t{256} << 20);
+  }
 }
 
 }  // namespace
