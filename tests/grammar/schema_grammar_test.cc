@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "grammar/byte_tokens.h"
@@ -245,6 +246,41 @@ TEST_F(SchemaGrammar, KnowsOtherKinds) {
   for (const char* bad : {"", "root ::= ", "root ::= missing", "x ::= \"a\"", "root ::= \"a"}) {
     EXPECT_THROW(compile({.kind = StructureKind::kGrammar, .text = bad}), Error) << bad;
   }
+}
+
+// Alternatives that begin alike share states, but what repeats in one is no part of another.
+TEST_F(SchemaGrammar, KeepsAlternativesApart) {
+  const auto expect_rules = [&](const char* rules, const std::vector<std::string>& valid,
+                                const std::vector<std::string>& invalid) {
+    const auto grammar = compile({.kind = StructureKind::kGrammar, .text = rules});
+    for (const auto& text : valid) EXPECT_TRUE(accepts(*grammar, text)) << rules << "\n" << text;
+    for (const auto& text : invalid) EXPECT_FALSE(accepts(*grammar, text)) << rules << "\n" << text;
+  };
+  expect_rules(R"(root ::= "abc" "d" | "abc"* "e" | "abx" | "ab" | "")",
+               {"abcd", "e", "abcabce", "abx", "ab", ""}, {"abcabcd", "abc", "abxe", "d", "abe"});
+  expect_rules(R"(root ::= ("ab" | "ac")+ "!" | "ab?" | [a] "d"? | "abab.")",
+               {"abacab!", "ab?", "a", "ad", "abab."}, {"abab", "!", "ac?", "ad!", "acab."});
+  expect_rules(R"(root ::= ("x"* "y"?)* "xz" | "xx"{2,3} | "x"? "w")",
+               {"xz", "xyxxz", "xxxx", "xxxxxx", "w", "xw"}, {"xx", "xxxxx", "xxxxw", "xxw", "z"});
+  expect_rules("root ::= list | \"[]\"\nlist ::= \"[\" (list \",\")* \"]\" | \"[\" list \"]\"\n",
+               {"[]", "[[],[[]],]", "[[[]]]"}, {"[", "[[]", "[,]", "[[],[]]"});
+}
+
+TEST_F(SchemaGrammar, KnowsNamesThatBeginAlike) {
+  expect(R"({"properties":{"ab":{"type":"null"},"abc":{"type":"null"},"é":{"type":"null"},
+             "":{"type":"null"}},"type":"object","additionalProperties":{"type":"integer"}})",
+         {R"({"ab":null,"abc":null,"é":null,"":null})", R"({"a":1,"abd":2,"abcd":3,"éa":4})",
+          R"({"\u00e9":null,"a\u00e9":1,"\n":2,"\u00c9":3})", R"({"Ab":1,"ac":1,"b":1})"},
+         {R"({"ab":1})", R"({"abc":1})", R"({"é":1})", R"({"":1})", R"({"\u00e9":1})",
+          R"({"a":null})", R"({"abd":null})", R"({"\u0061b":1})"});
+}
+
+// More values than ways that a text may go on in: texts that begin alike are one.
+TEST_F(SchemaGrammar, KnowsThousandsOfValues) {
+  std::string schema = R"({"enum":[)";
+  for (int i = 0; i < 6000; ++i) schema += fmt::format(R"("v{}",)", i);
+  expect((schema + "0]}").c_str(), {R"("v0")", R"("v5999")", R"("v12")", "0"},
+         {R"("v6000")", R"("v")", R"("v012")"});
 }
 
 }  // namespace

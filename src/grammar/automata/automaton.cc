@@ -315,6 +315,39 @@ Automaton of_texts(std::span<const std::string> texts) {
   return deterministic(loose);
 }
 
+// A tree of the texts; what leaves it may go on in any way.
+Automaton all_but(std::span<const std::string> texts) {
+  constexpr int32_t kAny = 1;
+  Automaton result;
+  result.states.resize(2, {.edges = {}, .accepts = true});
+  std::vector<std::map<uint32_t, int32_t>> next(2);  // within the tree
+  for (const std::string& text : texts) {
+    size_t state = 0;
+    for (const char32_t c : characters_of(text)) {
+      const auto num_states = static_cast<int32_t>(next.size());
+      const auto [to, is_new] = next[state].try_emplace(c, num_states);
+      state = static_cast<size_t>(to->second);
+      if (is_new) next.emplace_back();
+    }
+    check_size(next.size());
+    result.states.resize(next.size(), {.edges = {}, .accepts = true});
+    result.states[state].accepts = false;
+  }
+  for (size_t i = 0; i < next.size(); ++i) {
+    for (CharRange range : CharSet::all().ranges()) {
+      auto& edges = result.states[i].edges;
+      auto it = next[i].lower_bound(range.first);
+      for (; it != next[i].end() && it->first <= range.last; ++it) {
+        if (it->first > range.first) edges.push_back({{range.first, it->first - 1}, kAny});
+        edges.push_back({{it->first, it->first}, it->second});
+        range.first = it->first + 1;
+      }
+      if (range.first <= range.last) edges.push_back({range, kAny});
+    }
+  }
+  return result;
+}
+
 // A state for each character. Already the smallest, so that a length in the thousands takes no
 // time.
 Automaton of_lengths(int64_t min, int64_t max) {

@@ -62,6 +62,8 @@ Automaton intersected(const Automaton& a, const Automaton& b);
 Automaton without(const Automaton& a, const Automaton& b);
 // Exactly these texts.
 Automaton of_texts(std::span<const std::string> texts);
+// All texts but these.
+Automaton all_but(std::span<const std::string> texts);
 // Every text of `min` to `max` characters; `max` below 0: no limit.
 Automaton of_lengths(int64_t min, int64_t max);
 

@@ -1,5 +1,5 @@
-// One pass over the text; a part of an expression has a state where it begins and one where it
-// ends.
+// One pass over the text. An expression is added to a state, which it may share with others:
+// nothing in it leads back there. Where it ends nothing leads on yet.
 #include "grammar/rules/rule_reader.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -38,29 +39,32 @@ class RuleReader {
     int32_t begin = 0;
     int32_t end = 0;
   };
+  using Rule = int32_t;
+  using Atom = std::variant<std::string, CharSet, Rule>;
   struct Bounds {
     int64_t min = 0;
     int64_t max = kNoLimit;
   };
 
   void read_rule();
-  Part alternatives();
-  Part sequence();
-  std::optional<Part> element();
-  Part repeated(size_t begin, Part first, Bounds bounds);
+  // Each adds what it reads to a state, and returns the state where that ends.
+  int32_t alternatives(int32_t from);
+  int32_t sequence(int32_t from);
+  std::optional<int32_t> element(int32_t from);
+  Part group();
+  // What repeats needs a state of its own to come back to, so an atom is added once that is known.
+  Atom read_atom();
+  int32_t add(const Atom& atom, int32_t from);
+  int32_t repeated(int32_t from, size_t begin, Part first, Bounds bounds);
   std::optional<Bounds> read_bounds();
   int64_t read_number();
-  Part literal(char quote);
-  Part char_class();
+  std::string literal(char quote);
+  CharSet char_class();
   uint32_t character();
   uint32_t escape();
   uint32_t hex(int num_digits);
   int32_t rule_of(std::string_view name);
 
-  Part new_part() {
-    const int32_t begin = net_.add_state();
-    return {begin, net_.add_state()};
-  }
   void skip_blanks();
   std::string_view read_name();
   bool is_rule_next();
@@ -151,63 +155,84 @@ void RuleReader::read_rule() {
   }
   skip_blanks();
   if (pos_ >= text_.size() || is_rule_next()) refuse("no body of a rule");
-  const Part body = alternatives();
+  const int32_t first = net_.add_state();
+  const int32_t end = alternatives(first);
   if (pos_ < text_.size() && !is_rule_next()) refuse(fmt::format("no use for '{}'", peek()));
-  net_.at(body.end).accepts = true;
-  net_.rules[static_cast<size_t>(rule)].begin = body.begin;
+  net_.at(end).accepts = true;
+  net_.rules[static_cast<size_t>(rule)].begin = first;
 }
 
-RuleReader::Part RuleReader::alternatives() {
-  const Part all = new_part();
-  do {
-    const Part one = sequence();
-    net_.at(all.begin).moves.push_back(one.begin);
-    net_.at(one.end).moves.push_back(all.end);
-    skip_blanks();
-  } while (take('|'));
+// Without a state for each: a place then stands for all of them, and a mask takes one walk.
+int32_t RuleReader::alternatives(int32_t from) {
+  const int32_t end = sequence(from);
+  if (peek() != '|') return end;
+  const int32_t all = net_.add_state();
+  net_.at(end).moves.push_back(all);
+  while (take('|')) net_.at(sequence(from)).moves.push_back(all);
   return all;
 }
 
 // Elements up to |, ), the next rule or the end; none is the empty text.
-RuleReader::Part RuleReader::sequence() {
-  Part all{net_.add_state(), 0};
-  all.end = all.begin;
+int32_t RuleReader::sequence(int32_t from) {
+  int32_t end = from;
   for (skip_blanks(); pos_ < text_.size() && !is_rule_next(); skip_blanks()) {
-    const size_t begin = pos_;
-    const std::optional<Part> first = element();
-    if (!first) break;
-    Part part = *first;
-    skip_blanks();
-    if (const auto bounds = read_bounds()) part = repeated(begin, part, *bounds);
-    net_.at(all.end).moves.push_back(part.begin);
-    all.end = part.end;
+    const std::optional<int32_t> next = element(end);
+    if (!next) break;
+    end = *next;
   }
-  return all;
+  if (end != from) return end;
+  end = net_.add_state();
+  net_.at(from).moves.push_back(end);
+  return end;
 }
 
-std::optional<RuleReader::Part> RuleReader::element() {
+// With a state of its own where it begins if it may repeat, which of a group is seen too late.
+std::optional<int32_t> RuleReader::element(int32_t from) {
+  const size_t begin = pos_;
+  if (peek() == '|' || peek() == ')') return std::nullopt;
+  if (take('(')) {
+    const Part part = group();
+    skip_blanks();
+    if (const auto bounds = read_bounds()) return repeated(from, begin, part, *bounds);
+    net_.at(from).moves.push_back(part.begin);
+    return part.end;
+  }
+  const Atom atom = read_atom();
+  skip_blanks();
+  const auto bounds = read_bounds();
+  if (!bounds) return add(atom, from);
+  const int32_t first = net_.add_state();
+  return repeated(from, begin, {first, add(atom, first)}, *bounds);
+}
+
+RuleReader::Part RuleReader::group() {
+  if (peek() == '?') refuse("no look-around is supported");
+  if (++num_groups_ > kMaxRuleGroups) refuse(fmt::format("more than {} groups", kMaxRuleGroups));
+  const int32_t begin = net_.add_state();
+  const int32_t end = alternatives(begin);
+  --num_groups_;
+  if (!take(')')) refuse("a ) is missing");
+  return {begin, end};
+}
+
+RuleReader::Atom RuleReader::read_atom() {
   const char c = peek();
-  if (c == '|' || c == ')') return std::nullopt;
   if (c == '"' || c == '\'') return literal(c);
   if (c == '[') return char_class();
-  if (take('.')) {
-    const Part any = new_part();
-    net_.add_characters(any.begin, CharSet::all(), any.end);
-    return any;
-  }
-  if (take('(')) {
-    if (peek() == '?') refuse("no look-around is supported");
-    if (++num_groups_ > kMaxRuleGroups) refuse(fmt::format("more than {} groups", kMaxRuleGroups));
-    const Part group = alternatives();
-    --num_groups_;
-    if (!take(')')) refuse("a ) is missing");
-    return group;
-  }
+  if (take('.')) return CharSet::all();
   if (!begins_rule(c)) refuse(fmt::format("no use for '{}'", c));
-  const Part call = new_part();
-  const int32_t rule = rule_of(read_name());
-  net_.at(call.begin).calls.push_back({rule, call.end});
-  return call;
+  return rule_of(read_name());
+}
+
+int32_t RuleReader::add(const Atom& atom, int32_t from) {
+  if (const auto* bytes = std::get_if<std::string>(&atom)) return net_.add_text(from, *bytes);
+  const int32_t end = net_.add_state();
+  if (const auto* set = std::get_if<CharSet>(&atom)) {
+    net_.add_characters(from, *set, end);
+  } else {
+    net_.at(from).calls.push_back({std::get<Rule>(atom), end});
+  }
+  return end;
 }
 
 std::optional<RuleReader::Bounds> RuleReader::read_bounds() {
@@ -242,29 +267,24 @@ int64_t RuleReader::read_number() {
 
 // Copies of the part, each entering a rule of it unless there is one alone: the last one loops
 // without a maximum, and from `min` on each may be the last.
-RuleReader::Part RuleReader::repeated(size_t begin, Part first, Bounds bounds) {
-  const Part all = new_part();
-  if (bounds.max == kNoLimit && bounds.min <= 1) {
-    net_.at(all.begin).moves.push_back(first.begin);
-    net_.at(first.end).moves.push_back(first.begin);
-    net_.at(first.end).moves.push_back(all.end);
-    if (bounds.min == 0) net_.at(all.begin).moves.push_back(all.end);
-    return all;
-  }
-  if (bounds.max == 1 && bounds.min == 0) {
-    net_.at(all.begin).moves.push_back(first.begin);
-    net_.at(all.begin).moves.push_back(all.end);
-    net_.at(first.end).moves.push_back(all.end);
-    return all;
+int32_t RuleReader::repeated(int32_t from, size_t begin, Part first, Bounds bounds) {
+  const int32_t end = net_.add_state();
+  const bool loops = bounds.max == kNoLimit && bounds.min <= 1;
+  if (loops || (bounds.max == 1 && bounds.min == 0)) {
+    net_.at(from).moves.push_back(first.begin);
+    if (loops) net_.at(first.end).moves.push_back(first.begin);
+    net_.at(first.end).moves.push_back(end);
+    if (bounds.min == 0) net_.at(from).moves.push_back(end);
+    return end;
   }
   net_.at(first.end).accepts = true;
-  const auto rule = static_cast<int32_t>(net_.rules.size());
+  const auto rule = static_cast<Rule>(net_.rules.size());
   net_.rules.push_back({std::string(text_.substr(begin, 20)), first.begin});
-  int32_t state = all.begin;
+  int32_t state = from;
   const auto first_copy = static_cast<int32_t>(net_.states.size());
   const int64_t num_copies = bounds.max != kNoLimit ? bounds.max : bounds.min;
   for (int64_t i = 0; i < num_copies; ++i) {
-    if (i >= bounds.min) net_.at(state).moves.push_back(all.end);
+    if (i >= bounds.min) net_.at(state).moves.push_back(end);
     const int32_t next = net_.add_state();
     net_.at(state).calls.push_back({rule, next});
     state = next;
@@ -272,11 +292,11 @@ RuleReader::Part RuleReader::repeated(size_t begin, Part first, Bounds bounds) {
   net_.runs.push_back(
       {first_copy, static_cast<int32_t>(num_copies), static_cast<int32_t>(bounds.min), rule});
   if (bounds.max == kNoLimit) net_.at(state).calls.push_back({rule, state});
-  net_.at(state).moves.push_back(all.end);
-  return all;
+  net_.at(state).moves.push_back(end);
+  return end;
 }
 
-RuleReader::Part RuleReader::literal(char quote) {
+std::string RuleReader::literal(char quote) {
   ++pos_;
   std::string bytes;
   while (peek() != quote) {
@@ -284,12 +304,10 @@ RuleReader::Part RuleReader::literal(char quote) {
     bytes += utf8_of(character());
   }
   ++pos_;
-  const Part part = new_part();
-  net_.add_text(part.begin, bytes, part.end);
-  return part;
+  return bytes;
 }
 
-RuleReader::Part RuleReader::char_class() {
+CharSet RuleReader::char_class() {
   ++pos_;
   const bool is_negated = take('^');
   CharSet set;
@@ -305,10 +323,7 @@ RuleReader::Part RuleReader::char_class() {
     }
     set.add({first, last});
   }
-  const Part part = new_part();
-  set = is_negated ? CharSet::all().without(set) : set.intersected(CharSet::all());
-  net_.add_characters(part.begin, set, part.end);
-  return part;
+  return is_negated ? CharSet::all().without(set) : set.intersected(CharSet::all());
 }
 
 // One character of UTF-8, or what an escape stands for.

@@ -88,10 +88,17 @@ void add_pair_range(uint32_t first, uint32_t last, std::vector<std::string>& alt
   if (whole_end <= high_end) add(high_end, high_end, 0, last % kLow);
 }
 
+// A character by its number.
+std::string numbered(uint32_t c) {
+  constexpr char kHexDigits[] = "0123456789abcdef";
+  if (c < 0x80) return {'\\', 'x', kHexDigits[c >> 4], kHexDigits[c & 0xFu]};
+  return fmt::format("\\U{:08x}", c);
+}
+
 // Everything but letters and digits by its number, so that nothing has a meaning of its own.
 std::string class_char(uint32_t c) {
   const bool is_plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-  return is_plain ? std::string(1, static_cast<char>(c)) : fmt::format("\\U{:08x}", c);
+  return is_plain ? std::string(1, static_cast<char>(c)) : numbered(c);
 }
 
 // Rules that are the same in the grammar of every schema.
@@ -156,8 +163,7 @@ std::string rule_literal(std::string_view text) {
   std::string result = "\"";
   for (const char32_t c : characters_of(text)) {
     const bool is_plain = c >= ' ' && c < 0x7F && c != '"' && c != '\\';
-    result += is_plain ? std::string(1, static_cast<char>(c))
-                       : fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
+    result += is_plain ? std::string(1, static_cast<char>(c)) : numbered(c);
   }
   return result + '"';
 }
@@ -201,7 +207,7 @@ std::string RuleWriter::new_name(std::string_view stem) {
 }
 
 void RuleWriter::set(std::string_view name, std::string_view body) {
-  text_ += fmt::format("{} ::= {}\n", name, body);
+  text_.append(name).append(" ::= ").append(body).append("\n");
   if (text_.size() > kMaxRuleBytes) {
     fail(ErrorCode::kInvalidArgument,
          "the grammar takes more than {} MiB; give a smaller schema, fewer values or shorter "
@@ -251,9 +257,9 @@ std::string RuleWriter::add_grammar(std::string_view rules) {
 }
 
 // Recursion at the end, which takes no frame, however long the text is.
-template <typename Alternatives>
+template <typename Choices>
 std::string RuleWriter::add_automaton(std::string_view stem, const Automaton& language,
-                                      const Alternatives& alternatives, std::string_view end,
+                                      const Choices& choices, std::string_view end,
                                       const char* any_rest) {
   SLUICE_CHECK(!language.empty());
   std::vector<std::string> names;
@@ -266,43 +272,57 @@ std::string RuleWriter::add_automaton(std::string_view stem, const Automaton& la
     if (any_rest != nullptr && names[i] == any_rest) continue;
     std::map<int32_t, CharSet> by_target;
     for (const auto& edge : state.edges) by_target[edge.target].add(edge.on);
-    std::vector<std::string> choices;
-    if (state.accepts) choices.emplace_back(end);
+    std::vector<std::string> all;
+    if (state.accepts) all.emplace_back(end);
     for (const auto& [target, set] : by_target) {
-      for (const std::string& way : alternatives(set)) {
-        choices.push_back(way + ' ' + names[static_cast<size_t>(target)]);
-      }
+      choices(set, names[static_cast<size_t>(target)], all);
     }
-    set(names[i], fmt::format("{}", fmt::join(choices, " | ")));
+    set(names[i], fmt::format("{}", fmt::join(all, " | ")));
   }
   return names.front();
 }
 
 // ASCII that JSON lets stand is not escaped: a set would otherwise have digits of its own, whose
-// rules take as long to compile as all others.
+// rules take as long to compile as all others. Where any text may follow, all that is not such
+// ASCII is in one rule for all: nearly each state of other names has it.
 std::string RuleWriter::add_quoted(std::string_view stem, const Automaton& language) {
   static const CharSet kEscapable = CharSet::all().without({{0x20, 0x7E}});
-  const auto ways = [this](const CharSet& set) {
-    std::vector<std::string> result;
+  const auto choices = [this](const CharSet& set, const std::string& rest,
+                              std::vector<std::string>& all) {
     const CharSet plain = set.intersected(unescaped());
-    if (!plain.empty()) result.push_back(rule_class(plain));
+    const CharSet ascii = plain.without(kEscapable);
+    if (!ascii.empty()) all.push_back(rule_class(ascii) + ' ' + rest);
+    std::vector<std::string> others;
+    const CharSet beyond = plain.intersected(kEscapable);
+    if (!beyond.empty()) others.push_back(rule_class(beyond) + ' ' + rest);
     CharSet letters;
     for (const ShortEscape& escape : kShortEscapes) {
       const uint32_t c = escape.character;
       if (!set.intersected({{c, c}}).empty()) letters.add({escape.letter, escape.letter});
     }
-    if (!letters.empty()) result.push_back(R"("\\" )" + rule_class(letters));
+    if (!letters.empty()) others.push_back(R"("\\" )" + rule_class(letters) + ' ' + rest);
     const std::string digits = unicode_escape(set.intersected(kEscapable));
-    if (!digits.empty()) result.push_back(R"("\\u" )" + digits);
-    return result;
+    if (!digits.empty()) others.push_back(R"("\\u" )" + digits + ' ' + rest);
+    if (others.empty()) return;
+    if (rest != kAnyQuoted) {
+      all.insert(all.end(), others.begin(), others.end());
+      return;
+    }
+    const std::string body = fmt::format("{}", fmt::join(others, " | "));
+    std::string& shared = shared_[body];
+    if (shared.empty()) shared = add("other", body);
+    all.push_back(shared);
   };
-  return add_automaton(stem, language, ways, R"("\"")", kAnyQuoted);
+  return add_automaton(stem, language, choices, R"("\"")", kAnyQuoted);
 }
 
 // Where a text may end, its rule may be empty.
 std::string RuleWriter::add_plain(std::string_view stem, const Automaton& language) {
-  const auto ways = [](const CharSet& set) { return std::vector{rule_class(set)}; };
-  return add_automaton(stem, language, ways, R"("")", nullptr);
+  const auto choices = [](const CharSet& set, const std::string& rest,
+                          std::vector<std::string>& all) {
+    all.push_back(rule_class(set) + ' ' + rest);
+  };
+  return add_automaton(stem, language, choices, R"("")", nullptr);
 }
 
 }  // namespace sluice

@@ -53,15 +53,16 @@ class RuleWriter {
   std::string finish() && { return std::move(text_); }
 
  private:
-  template <typename Alternatives>
+  // `choices` adds the expressions that read a character of a set and go on with a rule.
+  template <typename Choices>
   std::string add_automaton(std::string_view stem, const Automaton& language,
-                            const Alternatives& alternatives, std::string_view end,
-                            const char* any_rest);
+                            const Choices& choices, std::string_view end, const char* any_rest);
 
   std::string text_;
   int64_t num_names_ = 0;
   bool has_plain_json_ = false;  // of an added grammar
   std::map<std::vector<CharRange>, std::string> escapes_;
+  std::map<std::string, std::string> shared_;  // rules by their body
 };
 
 // `text` as a literal of the notation.

@@ -120,7 +120,8 @@ void SchemaRules::add_other_names(const Json& flat, const std::string& pointer,
     if (value) parts.others.push_back({.name = "json_string", .value = *value});
     return;
   }
-  const Automaton rest = without(limits ? *limits : of_lengths(0, -1), of_texts(named));
+  // Limits are rare, and a product of automata took a fifth of the time of a schema.
+  const Automaton rest = limits ? without(*limits, of_texts(named)) : all_but(named);
   for (const NameClass& names : classes_of(flat, rest, pointer)) {
     const char* const keyword =
         names.patterns.empty() ? "additionalProperties" : "patternProperties";

@@ -28,17 +28,31 @@ int32_t ByteNet::add_state() {
   return static_cast<int32_t>(states.size()) - 1;
 }
 
-void ByteNet::add_text(int32_t from, std::string_view bytes, int32_t to) {
+// Texts that begin alike share their states up to the last byte.
+int32_t ByteNet::add_text(int32_t from, std::string_view bytes) {
+  const int32_t end = add_state();
   if (bytes.empty()) {
-    at(from).moves.push_back(to);
-    return;
+    at(from).moves.push_back(end);
+    return end;
   }
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    const int32_t next = i + 1 < bytes.size() ? add_state() : to;
-    const auto byte = static_cast<uint8_t>(bytes[i]);
+  const auto first_of = [](std::string_view text) { return static_cast<uint8_t>(text.front()); };
+  for (; bytes.size() > 1; bytes.remove_prefix(1)) {
+    const uint8_t byte = first_of(bytes);
+    const auto is_shared = [&](const Edge& edge) {
+      return edge.first == byte && at(edge.to).is_in_text;
+    };
+    const auto known = std::ranges::find_if(at(from).edges, is_shared);
+    if (known != at(from).edges.end()) {
+      from = known->to;
+      continue;
+    }
+    const int32_t next = add_state();
+    at(next).is_in_text = true;
     at(from).edges.push_back({byte, byte, next});
     from = next;
   }
+  at(from).edges.push_back({first_of(bytes), first_of(bytes), end});
+  return end;
 }
 
 void ByteNet::add_characters(int32_t from, const CharSet& set, int32_t to) {

@@ -30,7 +30,8 @@ struct ByteNet {
     std::vector<Edge> edges;
     std::vector<Call> calls;
     std::vector<int32_t> moves;
-    bool accepts = false;  // the rule may end here
+    bool accepts = false;     // the rule may end here
+    bool is_in_text = false;  // of texts that were added, within their bytes
 
     // Whether nothing but the end of the rule follows.
     bool only_ends() const { return accepts && edges.empty() && calls.empty() && moves.empty(); }
@@ -51,8 +52,9 @@ struct ByteNet {
   int32_t add_state();
   State& at(int32_t state) { return states[static_cast<size_t>(state)]; }
   const State& at(int32_t state) const { return states[static_cast<size_t>(state)]; }
-  // Reads the bytes of a text, or of one character of a set, between two states.
-  void add_text(int32_t from, std::string_view bytes, int32_t to);
+  // Reads the bytes of a text from a state on; the state after them, which is new.
+  int32_t add_text(int32_t from, std::string_view bytes);
+  // Reads the bytes of one character of a set between two states.
   void add_characters(int32_t from, const CharSet& set, int32_t to);
 
   // Takes out what cannot end, so that each state that is reached is on a way to an end. Errors:

@@ -21,6 +21,8 @@ constexpr size_t kMaxMaskBytes = size_t{32} << 20;
 // this many rules.
 constexpr size_t kManyNodes = size_t{1} << 14;
 constexpr int kMaxFrames = 4;
+// Parts of the trie with fewer nodes are not worth the question whether all of it is read.
+constexpr size_t kFewNodes = 16;
 // Fewer tokens are kept one by one.
 constexpr size_t kFewTokens = 1024;
 
@@ -204,7 +206,31 @@ int32_t NetWalker::made_next(int32_t set, uint8_t byte) {
 
 // ---- Masks -----------------------------------------------------------------------------------
 
-// Visits the nodes [first, last) of the trie, which are all under one, from a set there.
+// In a text all lead to one set; in a number or a name the second one that is tried leads
+// elsewhere.
+int32_t NetWalker::plain_next(int32_t set) {
+  if (at(set).plain != kUnknown) return at(set).plain;
+  int32_t to = next(set, ' ');
+  for (int byte = 0; byte < 256 && to != kDead; ++byte) {
+    const auto b = static_cast<uint8_t>(byte);
+    if (TokenTrie::is_plain(b) && next(set, b) != to) to = kDead;
+  }
+  return at(set).plain = to;
+}
+
+// Whether it reads so many plain bytes, whichever they are, and no rule may end before or after.
+bool NetWalker::reads_all(int32_t set, int num_bytes) {
+  for (; num_bytes > 0; --num_bytes) {
+    const int32_t to = at(set).leaves ? kDead : plain_next(set);
+    if (to == set) return true;
+    if (to == kDead) return false;
+    set = to;
+  }
+  return !at(set).leaves;
+}
+
+// Visits the nodes [first, last) of the trie, which are all under one, from a set there; where all
+// under a node is read, together with that.
 template <typename Visit>
 void NetWalker::walk_trie(size_t first, size_t last, int32_t from, const Visit& visit) {
   const std::span<const TokenTrie::Node> nodes = trie_.nodes();
@@ -218,8 +244,11 @@ void NetWalker::walk_trie(size_t first, size_t last, int32_t from, const Visit& 
       continue;
     }
     path_[node.depth] = set;
-    visit(i, set);
-    ++i;
+    const auto end = static_cast<size_t>(node.end);
+    const bool has_all =
+        node.height != TokenTrie::kMixed && end - i > kFewNodes && reads_all(set, node.height);
+    visit(i, has_all ? end : i + 1, set);
+    i = has_all ? end : i + 1;
   }
 }
 
@@ -274,8 +303,8 @@ NetWalker::PlaceMask NetWalker::made_mask(Place place) {
   mask.words.resize(num_words_);
   size_t num_tokens = 0;
   const std::span<const TokenTrie::Node> nodes = trie_.nodes();
-  walk_trie(1, nodes.size() - 1, keep(std::move(begin)), [&](size_t node, int32_t set) {
-    for (const int32_t token : trie_.tokens_at(node)) {
+  const auto add = [&](size_t node, size_t end, int32_t set) {
+    for (const int32_t token : trie_.tokens_in(node, end)) {
       set_bit(mask.words, token);
       ++num_tokens;
     }
@@ -283,7 +312,8 @@ NetWalker::PlaceMask NetWalker::made_mask(Place place) {
     if (num_after == 0 || !at(set).leaves) return;
     mask.leaves.push_back(static_cast<int32_t>(node));
     mask.num_after += num_after;
-  });
+  };
+  walk_trie(1, nodes.size() - 1, keep(std::move(begin)), add);
   if (num_tokens < kFewTokens) mask.tokens = bits_of(std::exchange(mask.words, {}));
   return mask;
 }
@@ -302,9 +332,10 @@ void NetWalker::add_leaves(const PlaceMask& mask, int32_t stack, std::span<int32
   const std::span<const TokenTrie::Node> nodes = trie_.nodes();
   for (const int32_t leaf : mask.leaves) {
     const auto node = static_cast<size_t>(leaf);
-    walk_trie(node + 1, static_cast<size_t>(nodes[node].end), after, [&](size_t i, int32_t) {
-      for (const int32_t token : trie_.tokens_at(i)) set_bit(words, token);
-    });
+    const auto add = [&](size_t first, size_t last, int32_t) {
+      for (const int32_t token : trie_.tokens_in(first, last)) set_bit(words, token);
+    };
+    walk_trie(node + 1, static_cast<size_t>(nodes[node].end), after, add);
   }
 }
 

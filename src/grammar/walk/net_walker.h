@@ -76,6 +76,7 @@ class NetWalker {
     std::vector<Place> places;  // those that read bytes, sorted
     bool is_complete = false;   // a text may end
     bool leaves = false;        // a rule that was entered anywhere may end
+    int32_t plain = kUnknown;   // the set that each plain byte leads to, if it is one
     std::unique_ptr<std::array<int32_t, 256>> next = nullptr;  // sets; made when needed
   };
   // The tokens that may follow a place until the end of its rule, or of some rules below it.
@@ -106,6 +107,10 @@ class NetWalker {
   PlaceMask made_mask(Place place);
   void add_leaves(const PlaceMask& mask, int32_t stack, std::span<int32_t> words);
   int32_t top_of(int32_t stack, int num_frames);
+  // Most of a vocabulary is plain: under the node where a text goes on whatever comes, the walk
+  // takes all tokens at once.
+  int32_t plain_next(int32_t set);
+  bool reads_all(int32_t set, int num_bytes);
   template <typename Visit>
   void walk_trie(size_t first, size_t last, int32_t from, const Visit& visit);
 

@@ -23,7 +23,12 @@ TokenTrie::TokenTrie(const std::vector<std::string>& texts) {
   nodes_.emplace_back();
   const auto close_to = [&](size_t depth) {
     for (; path.size() > depth + 1; path.pop_back()) {
-      nodes_[path.back()].end = static_cast<int32_t>(nodes_.size());
+      Node& node = nodes_[path.back()];
+      Node& above = nodes_[path[path.size() - 2]];
+      node.end = static_cast<int32_t>(nodes_.size());
+      const bool is_mixed = !is_plain(node.byte) || node.height >= kMixed - 1;
+      above.height =
+          std::max(above.height, is_mixed ? kMixed : static_cast<uint8_t>(node.height + 1));
     }
   };
   for (size_t i = 0; i < tokens_.size(); ++i) {

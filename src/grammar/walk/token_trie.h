@@ -19,7 +19,10 @@ class TokenTrie {
     int32_t first_token = 0;  // in `tokens`: its own come first, then those under it
     uint16_t depth = 0;       // bytes up to this node, 0 for the root
     uint8_t byte = 0;         // its last one
+    uint8_t height = 0;       // most bytes under it, or kMixed if some are not plain
   };
+
+  static constexpr uint8_t kMixed = 255;
 
   // Texts by token id; those that are empty have no node.
   // REQUIRES: texts of less than 65,536 bytes; longer ones are left out.
@@ -27,11 +30,14 @@ class TokenTrie {
 
   // The root is the first one; one more at the end stands for what follows all.
   std::span<const Node> nodes() const { return nodes_; }
-  // The tokens whose text ends at this node.
-  std::span<const int32_t> tokens_at(size_t node) const {
-    const auto first = static_cast<size_t>(nodes_[node].first_token);
-    return std::span(tokens_).subspan(first,
-                                      static_cast<size_t>(nodes_[node + 1].first_token) - first);
+  // The tokens whose text ends at one of the nodes [first, last).
+  std::span<const int32_t> tokens_in(size_t first, size_t last) const {
+    const auto begin = static_cast<size_t>(nodes_[first].first_token);
+    return std::span(tokens_).subspan(begin, static_cast<size_t>(nodes_[last].first_token) - begin);
+  }
+  // ASCII that texts of JSON have as it is: most of a vocabulary has nothing else.
+  static bool is_plain(uint8_t byte) {
+    return byte >= ' ' && byte <= '~' && byte != '"' && byte != '\\';
   }
   int max_depth() const { return max_depth_; }
   int32_t max_token() const { return max_token_; }
