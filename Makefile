@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo release test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
+.PHONY: help demo release release-test test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
   build-release build-tests
 MAKEFLAGS += --no-print-directory
 
@@ -71,6 +71,9 @@ deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out 
 release:  ## make a tarball: one program that needs only the C library, manual page, completion
 	@tools/setup.sh build
 	@tools/make_release.sh
+
+release-test: release  ## try that tarball in new roots of Debian 12 and 13 (needs root and debootstrap)
+	@tools/release_test.sh || [ $$? -eq 75 ]
 
 bench:  ## build and run the benchmarks (some minutes)
 	@tools/setup.sh bench

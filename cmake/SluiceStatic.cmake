@@ -4,13 +4,20 @@ set(OPENSSL_USE_STATIC_LIBS ON)
 find_library(UTF8PROC_LIBRARY NAMES libutf8proc.a)
 find_library(XXHASH_LIBRARY NAMES libxxhash.a)
 find_library(YAML_CPP_LIBRARY NAMES libyaml-cpp.a)
+# What libcrypto.a of Debian 13 needs. FindOpenSSL links "zstd", which is this target.
+set(ZLIB_USE_STATIC_LIBS ON)
+find_library(ZSTD_LIBRARY NAMES libzstd.a)
+if(ZSTD_LIBRARY)
+  add_library(zstd STATIC IMPORTED)
+  set_target_properties(zstd PROPERTIES IMPORTED_LOCATION ${ZSTD_LIBRARY})
+endif()
 
 # sluice_link_static(target): for programs and modules. Debian has no libfmt.a. Its headers have the
-# code, too: fmt_code.cc compiles that of fmt 9, and nothing is left that needs libfmt.so. Another
-# version of fmt stays a shared library.
+# code, too: fmt_code.cc compiles that of fmt 9 and 10, and nothing is left that needs libfmt.so.
+# Another version of fmt stays a shared library.
 function(sluice_link_static target)
   target_link_options(${target} PRIVATE -Wl,--as-needed)
-  if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
+  if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 11)
     target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/python/bindings/fmt_code.cc)
   else()
     message(STATUS "fmt ${fmt_VERSION} is linked as a shared library")

@@ -23,12 +23,14 @@ mkdir -p "$stage"/bin "$stage"/share/{man/man1,doc/sluice/third-party,fish/vendo
 strip -o "$stage/bin/sluice" "$build/sluice"
 
 # What is linked statically or is headers alone; its terms ask for a copy.
-for package in libssl-dev libxxhash-dev libutf8proc-dev libfmt-dev libyaml-cpp-dev \
-  nlohmann-json3-dev; do
+packages="libssl-dev libxxhash-dev libutf8proc-dev libfmt-dev libyaml-cpp-dev nlohmann-json3-dev"
+packages+=" $(dpkg-query -S /usr/include/boost/version.hpp | cut -d : -f 1) libstdc++6"
+if pkg-config --static --libs libcrypto | grep -q -- -lzstd; then
+  packages+=" zlib1g-dev libzstd-dev"
+fi
+for package in $packages; do
   cp -L "/usr/share/doc/$package/copyright" "$stage/share/doc/sluice/third-party/$package"
 done
-boost=$(dpkg-query -W -f '${Package}\n' 'libboost1.*-dev' | tail -n 1)
-cp -L "/usr/share/doc/$boost/copyright" "$stage/share/doc/sluice/third-party/$boost"
 cp LICENSE README.md "$stage/share/doc/sluice/"
 cp -r deploy "$stage/share/doc/sluice/deploy"
 

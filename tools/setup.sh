@@ -15,12 +15,14 @@
 # progress: one line that changes on a terminal, else one line for each tenth.
 set -eu
 
-# 1.81 or later: Debian 12's default is older.
+# 1.81 or later: Debian 12's default is older. Debian 13's libcrypto.a needs the other two.
 boost=libboost-dev
-if grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then boost=libboost1.81-dev; fi
+static="zlib1g-dev libzstd-dev"
+if grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then boost=libboost1.81-dev static=""; fi
 
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libutf8proc-dev libyaml-cpp-dev $boost libssl-dev librsvg2-bin fonts-dejavu-core"
+  libxxhash-dev libutf8proc-dev libyaml-cpp-dev $boost $static libssl-dev librsvg2-bin
+  fonts-dejavu-core"
 test="libgtest-dev ccache lld python3"
 bench="libdnnl-dev"
 model="python3 python3-venv"

@@ -1,6 +1,6 @@
-// The code of fmt 9's own src/format.cc, which Debian packages as a shared library only.
+// The code of the own src/format.cc of fmt 9 and 10, which Debian has as a shared library only.
 //
-// Linked into the Python module and into the program of a wheel (cmake/SluiceStatic.cmake).
+// Linked into the Python module and the programs of wheels and releases (cmake/SluiceStatic.cmake).
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
@@ -17,8 +17,8 @@ template FMT_API auto decimal_point_impl(locale_ref) -> char;
 
 template FMT_API void buffer<char>::append(const char*, const char*);
 
-template FMT_API void vformat_to(buffer<char>&, string_view,
-                                 basic_format_args<FMT_BUFFER_CONTEXT(char)>, locale_ref);
+template FMT_API void vformat_to(buffer<char>&, string_view, basic_format_args<format_context>,
+                                 locale_ref);
 
 }  // namespace detail
 FMT_END_NAMESPACE

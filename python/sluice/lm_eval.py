@@ -3,7 +3,7 @@
     python -m sluice.lm_eval run --model sluice --model_args model=models/needle,kv_offload=auto --tasks lambada_openai
 
 registers the model and then is lm-eval's own command line. A program that calls lm-eval imports this module. It needs
-the package lm-eval (pip install 'sluice[lm-eval]').
+the package lm-eval (pip install 'sluice-llm[lm-eval]').
 """
 
 import json

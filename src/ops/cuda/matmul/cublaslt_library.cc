@@ -34,7 +34,7 @@ void* open_library() {
   }
   fail(ErrorCode::kUnsupported,
        "matrix products on the GPU need {}, which cannot be opened ({}); install cuBLAS {} (for "
-       "Python: sluice[cuda]) or add its folder to LD_LIBRARY_PATH",
+       "Python: sluice-llm[cuda]) or add its folder to LD_LIBRARY_PATH",
        name, error, CUBLAS_VER_MAJOR);
 }
 
