@@ -10,6 +10,8 @@ namespace sluice {
 
 // ---- StepRecorder ----------------------------------------------------------------------------
 
+// Each event is noted and passed on at once: the first rank must not wait for a pass, whose loads
+// may need a block that an event writes back.
 void StepRecorder::committed(SequenceId sequence, int64_t num_tokens, BlockId newest_full) {
   events_.push_back({.kind = KvEvent::Kind::kCommitted,
                      .sequence = sequence,
@@ -24,6 +26,7 @@ void StepRecorder::drop_drafts(SequenceId sequence, int64_t num_tokens) {
   follower_->drop_drafts(sequence, num_tokens);
 }
 
+// The sequence may begin again after a preemption, with other blocks: its table is then sent anew.
 void StepRecorder::release(SequenceId sequence) {
   events_.push_back({.kind = KvEvent::Kind::kRelease, .sequence = sequence});
   sent_.erase(sequence);
@@ -35,6 +38,8 @@ void StepRecorder::discard(BlockId id) {
   follower_->discard(id);
 }
 
+// Of the expected sequences, most are in the pass as well, whose second change is empty. Others
+// have changed since they were sent, which costs their new blocks.
 void StepRecorder::complete(StepMessage& message, const KvTables& tables) {
   message.events = std::exchange(events_, {});
   message.table_changes.clear();
@@ -48,6 +53,8 @@ void StepRecorder::complete(StepMessage& message, const KvTables& tables) {
   on_message_(message);
 }
 
+// Tables mostly grow at their end, by one block in some tens of steps, so a message has few ids.
+// Where drafts were dropped or a tail was replaced, it has those after the first that differs.
 void StepRecorder::add_table(StepMessage& message, SequenceId id, const KvView& now) {
   std::vector<BlockId>& sent = sent_[id];
   const auto differ =
@@ -84,6 +91,8 @@ void tell(const KvEvent& event, KvFollower& follower) {
 
 }  // namespace
 
+// Events come first, since they were told to the first rank before its tables were read. A block's
+// count of valid tokens follows from the table's: all but the last are full.
 void KvMirror::apply(const StepMessage& message, KvFollower& follower) {
   if (message.version != StepMessage::kVersion) {
     fail(ErrorCode::kInvalidArgument,

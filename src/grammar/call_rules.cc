@@ -62,6 +62,7 @@ std::string arguments_rule(RuleWriter& rules, const CallableFunction& function,
 }
 
 // What a literal may be without: nothing.
+// Some forms have nothing at a place, and an empty text is no element of a rule.
 std::string literal_or_nothing(std::string_view text) {
   return text.empty() ? std::string() : rule_literal(text) + ' ';
 }

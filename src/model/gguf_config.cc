@@ -70,6 +70,8 @@ class GgufConfig {
     prefix_ = architecture_ + ".";
   }
 
+  // The refusals come first: what is not supported is named by its key before a size that follows
+  // from it seems wrong.
   ModelConfig read() {
     refuse_unsupported();
     const std::string text = document().dump();
@@ -83,6 +85,7 @@ class GgufConfig {
   const GgufFile& first() const { return files_.front(); }
   std::string key(std::string_view name) const { return prefix_ + std::string(name); }
 
+  // A size of the architecture. Errors: kModel naming the key if it is absent, 0 or above `max`.
   int64_t size(std::string_view name, int64_t max) const {
     return first().get_int(key(name), 1, max);
   }
@@ -96,6 +99,7 @@ class GgufConfig {
     return sizes.front();
   }
 
+  // Errors: kUnsupported. The remedy is another model, since the file is as its maker meant it.
   [[noreturn]] void refuse(std::string_view name, std::string_view why) const {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("{}: {}; choose a model without", key(name), why), first().name());

@@ -79,6 +79,8 @@ class RuleReader {
   std::unordered_map<std::string_view, int32_t> rules_;
 };
 
+// Lines and columns count from 1, columns in bytes: as editors show them for ASCII, which rules
+// mostly are.
 void RuleReader::refuse(const std::string& what) const {
   const std::string_view before = text_.substr(0, pos_);
   const auto line = 1 + std::ranges::count(before, '\n');
@@ -87,6 +89,7 @@ void RuleReader::refuse(const std::string& what) const {
        before.size() - line_begin + 1);
 }
 
+// Comments count as blanks. A rule may go on over lines, so an end of line is a blank, too.
 void RuleReader::skip_blanks() {
   while (pos_ < text_.size()) {
     const char c = text_[pos_];
@@ -100,12 +103,14 @@ void RuleReader::skip_blanks() {
   }
 }
 
+// The next character, if it is this one.
 bool RuleReader::take(char c) {
   if (peek() != c) return false;
   ++pos_;
   return true;
 }
 
+// A view of the text, so that a name costs no memory until it is a rule.
 std::string_view RuleReader::read_name() {
   const size_t begin = pos_;
   if (!begins_rule(peek())) refuse("no name of a rule");
@@ -126,12 +131,16 @@ bool RuleReader::is_rule_next() {
   return is_rule;
 }
 
+// The number of a rule. A rule may be used before it is read, so the first use or the rule itself,
+// whichever comes first, gives it one; what was never read has no beginning.
 int32_t RuleReader::rule_of(std::string_view name) {
   const auto [found, is_new] = rules_.try_emplace(name, static_cast<int32_t>(net_.rules.size()));
   if (is_new) net_.rules.push_back({std::string(name), -1});
   return found->second;
 }
 
+// Root is rule 0 wherever it stands. After the last rule every name must have a body: a missing one
+// would accept nothing, which a user would see as an answer that never ends.
 ByteNet RuleReader::read() {
   rule_of("root");
   for (skip_blanks(); pos_ < text_.size(); skip_blanks()) read_rule();
@@ -143,6 +152,8 @@ ByteNet RuleReader::read() {
   return std::move(net_);
 }
 
+// The whole "name ::= body". Its end has no edge yet, and accepts; what enters the rule goes on
+// from there by the stack of the walk.
 void RuleReader::read_rule() {
   const size_t begin = pos_;
   const int32_t rule = rule_of(read_name());
@@ -205,6 +216,8 @@ std::optional<int32_t> RuleReader::element(int32_t from) {
   return repeated(from, begin, {first, add(atom, first)}, *bounds);
 }
 
+// What stands between brackets, with a state of its own where it begins: whether it repeats is
+// known only after the closing bracket. REQUIRES: the opening one is taken.
 RuleReader::Part RuleReader::group() {
   if (peek() == '?') refuse("no look-around is supported");
   if (++num_groups_ > kMaxRuleGroups) refuse(fmt::format("more than {} groups", kMaxRuleGroups));
@@ -215,6 +228,7 @@ RuleReader::Part RuleReader::group() {
   return {begin, end};
 }
 
+// A text, a set of characters or the name of a rule; nothing is added to the net yet.
 RuleReader::Atom RuleReader::read_atom() {
   const char c = peek();
   if (c == '"' || c == '\'') return literal(c);
@@ -224,6 +238,8 @@ RuleReader::Atom RuleReader::read_atom() {
   return rule_of(read_name());
 }
 
+// Adds an atom after `from`, and returns the state after it. A text takes a state a byte, a set a
+// few, since UTF-8 has up to four bytes, and a rule one: the rule itself is in the net once.
 int32_t RuleReader::add(const Atom& atom, int32_t from) {
   if (const auto* bytes = std::get_if<std::string>(&atom)) return net_.add_text(from, *bytes);
   const int32_t end = net_.add_state();
@@ -235,6 +251,8 @@ int32_t RuleReader::add(const Atom& atom, int32_t from) {
   return end;
 }
 
+// How often what was just read may come, or nothing if no sign of repetition follows. {2} is both
+// bounds, {2,} has no maximum, {,5} no minimum.
 std::optional<RuleReader::Bounds> RuleReader::read_bounds() {
   if (take('*')) return Bounds{0, kNoLimit};
   if (take('+')) return Bounds{1, kNoLimit};
@@ -255,6 +273,7 @@ std::optional<RuleReader::Bounds> RuleReader::read_bounds() {
   return bounds;
 }
 
+// A count in decimal. The limit is checked at each digit, so that a long number cannot overflow.
 int64_t RuleReader::read_number() {
   if (peek() < '0' || peek() > '9') refuse("no number");
   int64_t number = 0;
@@ -296,6 +315,8 @@ int32_t RuleReader::repeated(int32_t from, size_t begin, Part first, Bounds boun
   return end;
 }
 
+// A text in quotes, whose escapes are read. It ends on its line: a missing quote is then named
+// where it is missing, not at the end of the grammar.
 std::string RuleReader::literal(char quote) {
   ++pos_;
   std::string bytes;
@@ -307,6 +328,8 @@ std::string RuleReader::literal(char quote) {
   return bytes;
 }
 
+// A set such as [a-z0-9_] or [^"]. A minus is a range between two characters, and itself as the
+// first or the last one. What is negated is taken from all characters but surrogates.
 CharSet RuleReader::char_class() {
   ++pos_;
   const bool is_negated = take('^');
@@ -340,6 +363,9 @@ uint32_t RuleReader::character() {
   return characters_of(bytes).front();
 }
 
+// What follows a backslash. Letters and digits that mean nothing are refused, since other dialects
+// mean classes by them (\d, \w), and read as themselves they would change the language silently.
+// Signs stand for themselves.
 uint32_t RuleReader::escape() {
   const char c = peek();
   ++pos_;
@@ -368,6 +394,7 @@ uint32_t RuleReader::escape() {
   return static_cast<unsigned char>(c);
 }
 
+// A character by its number, of exactly this many digits. Surrogates are no characters.
 uint32_t RuleReader::hex(int num_digits) {
   uint32_t number = 0;
   for (int i = 0; i < num_digits; ++i, ++pos_) {

@@ -24,6 +24,7 @@ constexpr std::array kTypes = {
     std::pair{std::string_view("object"), unsigned{kObjectType}},
 };
 
+// How errors name a place: the pointer to the root is the empty text, which would not show.
 std::string place(std::string_view pointer) {
   return pointer.empty() ? "its root" : std::string(pointer);
 }
@@ -64,6 +65,7 @@ void Refusals::fail_at(std::string_view pointer, std::string_view keyword, std::
   fail(ErrorCode::kInvalidArgument, "schema: {} at {} {}", keyword, place(pointer), why);
 }
 
+// A pointer (RFC 6901) one key further; keys may have the signs that separate them.
 std::string pointer_to(std::string_view pointer, std::string_view key) {
   std::string result = fmt::format("{}/", pointer);
   for (const char c : key) {
@@ -97,6 +99,7 @@ bool same_value(const Json& a, const Json& b) {
   return has_order ? nlohmann::json(a) == nlohmann::json(b) : a == b;
 }
 
+// For short lists: each comparison may copy. ValueSet is for long ones.
 bool has_value(const Json& list, const Json& value) {
   return std::ranges::any_of(list, [&](const Json& v) { return same_value(v, value); });
 }
@@ -115,6 +118,7 @@ void unite(Json& list, const Json& more) {
   }
 }
 
+// A number is an integer or a fraction, so its name has two bits. 0 for a name that is no type.
 unsigned type_bits(std::string_view name) {
   for (const auto& [known, bits] : kTypes) {
     if (known == name) return bits;
@@ -122,6 +126,8 @@ unsigned type_bits(std::string_view name) {
   return 0;
 }
 
+// Without the keyword all types are allowed. The gate has refused what is neither a name nor a list
+// of names.
 unsigned types_of(const Json& schema) {
   const auto it = schema.find("type");
   if (it == schema.end()) return kAllTypes;

@@ -92,6 +92,7 @@ std::string decoded(std::string_view text) {
   return result;
 }
 
+// Null if the keyword is absent, or a property of this name that has another type.
 const std::string* text_in(const Json& schema, const char* keyword) {
   const auto it = schema.find(keyword);
   return it == schema.end() || !it->is_string() ? nullptr : &it->get_ref<const std::string&>();

@@ -44,6 +44,7 @@ size_t mixed(size_t hash, size_t value) { return (hash ^ value) * 0x9E3779B97F4A
 
 }  // namespace
 
+// The first two stacks have no frame: kEmpty and kAnywhere.
 NetWalker::Tables NetWalker::empty_tables() {
   Tables tables;
   tables.stacks.resize(2);
@@ -58,6 +59,7 @@ NetWalker::NetWalker(ByteNet net, const TokenTrie& trie)
 
 // ---- Walks -----------------------------------------------------------------------------------
 
+// Walks are kept in a list, since a walk must stay where it is while others come and go.
 std::list<NetWalker::Walk>::iterator NetWalker::begin_walk() {
   const std::lock_guard lock(mutex_);
   const Place begin{.state = net_.rules.front().begin, .stack = kEmpty};
@@ -70,6 +72,8 @@ void NetWalker::end_walk(std::list<Walk>::iterator walk) {
   walks_.erase(walk);
 }
 
+// A token costs one look into a table for each of its bytes where the text or a mask was before. Of
+// a very long text the oldest steps are forgotten in bulk, which no draft reaches back to.
 bool NetWalker::read(Walk& walk, std::string_view bytes) {
   const std::lock_guard lock(mutex_);
   drop_old_sets();
@@ -151,6 +155,7 @@ void NetWalker::visit(Place place, std::vector<Place>& open) {
   }
 }
 
+// Equal stacks have one number, so that sets of places can be compared as numbers.
 int32_t NetWalker::stack_of(int32_t state, int32_t below) {
   const uint64_t key =
       static_cast<uint64_t>(static_cast<uint32_t>(state)) << 32 | static_cast<uint32_t>(below);
@@ -181,6 +186,7 @@ int32_t NetWalker::keep(Set set) {
   return id;
 }
 
+// The set after a byte. Looks into the table first: all but the first walk end here.
 int32_t NetWalker::next(int32_t set, uint8_t byte) {
   const auto& table = at(set).next;
   if (table && (*table)[byte] != kUnknown) return (*table)[byte];
@@ -278,6 +284,8 @@ int32_t NetWalker::top_of(int32_t stack, int num_frames) {
   return top;
 }
 
+// When masks take too much, all are dropped and made again as they are needed: the texts that are
+// being written need few of them, and which those are is not worth a list.
 const NetWalker::PlaceMask& NetWalker::kept_mask(Place place) {
   const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(place.state)) << 32 |
                        static_cast<uint32_t>(place.stack);

@@ -241,6 +241,7 @@ class GgufFile::Reader {
 
 GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) { Reader(*this).read(); }
 
+// A search over all names: a model has some hundreds, and each is asked for once.
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
   const auto found = std::ranges::find(tensors_, name, &GgufTensor::name);
   return found == tensors_.end() ? nullptr : &*found;
@@ -257,12 +258,16 @@ const GgufFile::Value* GgufFile::find(std::string_view key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
+// For keys that a model cannot be loaded without. Their absence is the file's fault, and another
+// file of the same model mostly has them.
 const GgufFile::Value& GgufFile::require(std::string_view key) const {
   if (const Value* value = find(key)) return *value;
   throw Error(ErrorCode::kModel,
               fmt::format("the metadata has no {}; fetch another file of the model", key), name());
 }
 
+// Writers differ in the width and sign that they give to the same key, so all of them are read.
+// Nothing for other types, and above 2^63.
 std::optional<int64_t> GgufFile::integer_at(GgufValueType type, size_t at) const {
   switch (type) {
     case GgufValueType::kU8:
@@ -289,6 +294,7 @@ std::optional<int64_t> GgufFile::integer_at(GgufValueType type, size_t at) const
   }
 }
 
+// An integer is a number, too: some writers store a scale of 1 as one.
 std::optional<double> GgufFile::number_at(GgufValueType type, size_t at) const {
   if (type == GgufValueType::kF32) return load_at<float>(header_, at);
   if (type == GgufValueType::kF64) return load_at<double>(header_, at);
@@ -296,6 +302,7 @@ std::optional<double> GgufFile::number_at(GgufValueType type, size_t at) const {
   return integer ? std::optional(static_cast<double>(*integer)) : std::nullopt;
 }
 
+// A value as it appears in an error. Of a list the length alone: a vocabulary has 150,000 items.
 std::string GgufFile::describe(const Value& value) const {
   if (value.is_list) return fmt::format("a list of {}", value.count);
   if (value.type == GgufValueType::kBool) return header_[value.begin] != 0 ? "true" : "false";
@@ -316,6 +323,8 @@ void GgufFile::fail(std::string_view key, std::string_view allowed) const {
               name());
 }
 
+// Limits are the caller's, since it knows what the number is for: sizes are multiplied later, and
+// must not overflow there.
 std::optional<int64_t> GgufFile::find_int(std::string_view key, int64_t min, int64_t max) const {
   const Value* value = find(key);
   if (value == nullptr) return std::nullopt;
@@ -363,6 +372,7 @@ std::string GgufFile::get_string(std::string_view key) const {
   return *find_string(key);
 }
 
+// Numbers of a list, or one number as a list of one. Every item is judged before it is used.
 std::vector<int64_t> GgufFile::get_ints(std::string_view key, int64_t min, int64_t max) const {
   const Value& value = require(key);
   const std::string allowed = fmt::format("integers from {} to {}, at most 2^22", min, max);
@@ -377,6 +387,8 @@ std::vector<int64_t> GgufFile::get_ints(std::string_view key, int64_t min, int64
   return numbers;
 }
 
+// Views into the header, which the file keeps: the texts of a vocabulary are several megabytes and
+// would be copied once more by the tokenizer.
 std::vector<std::string_view> GgufFile::get_strings(std::string_view key) const {
   const Value& value = require(key);
   if (value.type != GgufValueType::kString || value.count > kMaxGgufListItems) {

@@ -35,6 +35,7 @@ constexpr auto kLayerNames = std::to_array<NamePair>({{"attn_norm", "input_layer
                                                       {"ffn_up", "mlp.up_proj"},
                                                       {"ffn_down", "mlp.down_proj"}});
 
+// Tables of a dozen names, which are looked through in order.
 template <size_t kCount>
 std::optional<std::string_view> look_up(const std::array<NamePair, kCount>& names,
                                         std::string_view name) {
