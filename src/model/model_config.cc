@@ -14,6 +14,7 @@
 #include "io/model_file.h"
 #include "model/config_limits.h"
 #include "model/gguf_config.h"
+#include "model/quantization.h"
 #include "ops/kv_blocks.h"
 
 namespace sluice {
@@ -124,24 +125,6 @@ void read_layers(const JsonObject& config, ModelConfig& model) {
     model.layers.push_back({.mixer = attention, .mlp = mlp, .kv_layer = LayerId(i)});
   }
   model.tie_word_embeddings = config.find_bool("tie_word_embeddings").value_or(false);
-}
-
-// Names the method of quantized weights. Source: transformers' QuantizationMethod; MLX writes
-// `quantization` and no method.
-void refuse_quantization(const JsonObject& config) {
-  for (const char* key : {"quantization_config", "quantization"}) {
-    if (!config.has(key)) continue;
-    std::string method = "a method that it does not name";
-    if (config.get(key).is_object()) {
-      const JsonObject given = config.get_object(key);
-      if (given.has("quant_method")) method = describe_json(given.get("quant_method"));
-      if (given.has("bits")) method += fmt::format(" in {} bits", describe_json(given.get("bits")));
-    }
-    fail_unsupported(
-        config, fmt::format("{} says that the weights are quantized with {}; quantized weights "
-                            "are not supported, use the BF16, F16 or F32 version of the model",
-                            key, method));
-  }
 }
 
 // Fails on settings that change results and are not implemented; ignoring them would give wrong

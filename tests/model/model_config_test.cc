@@ -392,17 +392,6 @@ TEST(ModelConfig, AcceptsSlidingWindowsThatHideNothing) {
   EXPECT_NO_THROW(parse(by_default)) << "28, as in transformers";
 }
 
-TEST(ModelConfig, NamesTheMethodOfAQuantization) {
-  const auto refused = [](const json& changes) {
-    return error_of(ErrorCode::kUnsupported, with(kLlama31_8B, changes));
-  };
-  EXPECT_TRUE(contains(refused({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}),
-                       "quantized with \"gptq\" in 4 bits"));
-  EXPECT_TRUE(contains(refused({{"quantization", {{"group_size", 64}, {"bits", 4}}}}),
-                       "quantization says that the weights are quantized"));
-  EXPECT_TRUE(contains(refused({{"quantization_config", "x"}}), "a method that it does not name"));
-}
-
 TEST(ModelConfig, SaysThatAnAdapterIsNotApplied) {
   const TempDir dir;
   dir.write("config.json", kQwen3_06B.dump());

@@ -13,6 +13,14 @@ void require_weight(ShapeContract& shapes, const PackedWeight& weight, std::stri
   shapes.require(weight.present() && weight.num_rows > 0 && weight.num_cols > 0, rule);
 }
 
+void require_scales(ShapeContract& shapes, const PackWeightArgs& args) {
+  shapes.require(args.scales.present() && args.scale_rows > 0,
+                 "a format with scales must have scales and a positive scale_rows");
+  shapes.bind("scales", (args.src.dim(0) + args.scale_rows - 1) / args.scale_rows);
+  shapes.bind("per_row", scales_per_row(args.dst.format, args.dst.num_cols));
+  shapes.expect("scales", args.scales, DType::kF32, {"scales", "per_row"});
+}
+
 }  // namespace
 
 size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols,
@@ -33,8 +41,14 @@ void pack_weight(Stream& stream, const PackWeightArgs& args) {
   require_weight(shapes, args.dst, "dst must be present and not empty");
   shapes.bind("num_cols", args.dst.num_cols);
   const DType dtype = args.src.dtype();
-  shapes.require(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32,
-                 "src must be bf16, f16 or f32");
+  if (has_scales(args.dst.format)) {
+    shapes.require(dtype == DType::kU8, "src must be u8, codes of e4m3");
+    require_scales(shapes, args);
+  } else {
+    shapes.require(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32,
+                   "src must be bf16, f16 or f32");
+    shapes.require(!args.scales.present(), "scales must be absent for a format without");
+  }
   shapes.require(args.src.present() != (args.reader != nullptr), "src must have data or a reader");
   shapes.expect_described("src", args.src, dtype, {"n", "num_cols"});
   shapes.require(args.row_begin >= 0, "row_begin must not be negative");

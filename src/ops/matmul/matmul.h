@@ -26,19 +26,23 @@ class WeightReader {
 };
 
 struct PackWeightArgs {
-  TensorView src;         // bf16, f16 or f32 [n, num_cols], in HOST memory; no data with `reader`
+  TensorView src;         // [n, num_cols] in HOST memory; no data with `reader`
   PackedWeight dst;       // rows [row_begin, row_begin + n) of it are written
   int64_t row_begin = 0;  // any, so that q, k and v of any height can be packed side by side
   const WeightReader* reader = nullptr;  // reads the bytes of `src` instead of memory
+  TensorView scales = {};                // f32, in HOST memory, for a format with scales
+  int64_t scale_rows = 1;  // rows of `src` that share a row of `scales`; the last may have fewer
 };
 
 // Converts rows of a checkpoint's matrix to the format of `dst` and lays them out for `matmul`.
 // Other rows of `dst` keep what they hold; the padding that a backend's layout has after the last
 // row is written with that row.
-// Shapes: src [n, dst.num_cols]; row_begin + n <= dst.num_rows.
-// Types: bf16, f16 or f32 to the format of `dst`, rounded to nearest.
+// Shapes: src [n, dst.num_cols]; row_begin + n <= dst.num_rows; scales [ceil(n / scale_rows),
+// scales_per_row] for a format with scales, else absent.
+// Types: bf16, f16 or f32 to bf16, rounded to nearest; u8 to e4m3, as codes, which are copied.
 // Aliasing: none; `src` is host memory and `dst` device memory.
-// Order: the host memory of `src`, or `reader`, must live until the stream has passed this op.
+// Order: the host memory of `src`, or `reader`, and of `scales` must live until the stream has
+// passed this op.
 // Errors: those of every op (ops/ops.h); a reader keeps its own.
 void pack_weight(Stream& stream, const PackWeightArgs& args);
 
@@ -51,7 +55,9 @@ struct MatmulArgs {
 
 // out = x * weight^T (+ bias).
 // Shapes: x [m, k], weight [n, k], bias [n], out [m, n].
-// Types: bf16 in, bf16 or f32 out; summed in f32 and rounded once. The weight has its own format.
+// Types: bf16 in, bf16 or f32 out; summed in f32 and rounded once. The weight has its own format:
+// with scales, products of x and e4m3 are summed over 128 columns, and the sum times the scale is
+// added to those of the columns before; e4m3's NaN is NaN.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only. A row's bits depend on that row alone on the CPU; on CUDA they may depend on
 // m.

@@ -15,12 +15,32 @@ namespace sluice {
 class Device;
 
 // How the numbers of a weight are stored. pack_weight converts a checkpoint's numbers to it.
-enum class WeightFormat : uint8_t { kBFloat16 };
+//
+// A number of a format with scales stands for its e4m3 times an f32 scale, which belongs to a row:
+// one for all columns, or one for each 128. Blocks of 128 x 128 and whole matrices are stored with
+// a scale for each row, too, so that matrices side by side in one weight keep their own: at most 4
+// bytes for 128 numbers. Scales are stored as they came, neither merged nor rounded.
+enum class WeightFormat : uint8_t { kBFloat16, kE4m3Rows, kE4m3Groups };
+
+inline constexpr int64_t kScaleGroup = 128;  // columns that share a scale in kE4m3Groups
+
+constexpr bool has_scales(WeightFormat format) {
+  return format == WeightFormat::kE4m3Rows || format == WeightFormat::kE4m3Groups;
+}
+
+// Scales of one row of a format that has them.
+constexpr int64_t scales_per_row(WeightFormat format, int64_t num_cols) {
+  return format == WeightFormat::kE4m3Groups ? (num_cols + kScaleGroup - 1) / kScaleGroup : 1;
+}
 
 constexpr std::string_view weight_format_name(WeightFormat format) {
   switch (format) {
     case WeightFormat::kBFloat16:
       return "bf16";
+    case WeightFormat::kE4m3Rows:
+      return "fp8 (e4m3) with a scale for each row";
+    case WeightFormat::kE4m3Groups:
+      return "fp8 (e4m3) with a scale for each 128 columns of a row";
   }
   return "?";
 }
@@ -31,6 +51,9 @@ constexpr size_t weight_bytes(WeightFormat format, int64_t num_rows, int64_t num
   switch (format) {
     case WeightFormat::kBFloat16:
       return num_weights * sizeof(BFloat16);
+    case WeightFormat::kE4m3Rows:
+    case WeightFormat::kE4m3Groups:
+      return num_weights + static_cast<size_t>(num_rows * scales_per_row(format, num_cols)) * 4;
   }
   return 0;
 }

@@ -116,7 +116,7 @@ void pack_rows(const MatmulProblem& problem, const MatmulJob& job, const Pass& p
   const int64_t padded_rows = (job.num_rows + kTileRows - 1) / kTileRows * kTileRows;
   for (int64_t row = 0; row < padded_rows; ++row) {
     uint16_t* dst = packed + row / kTileRows * num_steps * kTileHalves + row % kTileRows * kStepK;
-    const uint16_t* src = problem.x + (job.row_begin + row) * problem.k;
+    const uint16_t* src = problem.x + (job.row_begin + row) * problem.x_stride;
     for (int64_t step = pass.begin; step < pass.end; ++step, dst += kTileHalves) {
       const int64_t left = row < job.num_rows ? problem.k - step * kStepK : 0;
       const int64_t count = left < kStepK ? left : kStepK;
@@ -214,7 +214,7 @@ void copy_last_step(const MatmulProblem& problem, const MatmulJob& job, int64_t 
                     uint16_t* last_x) {
   std::memset(last_x, 0, static_cast<size_t>(job.num_rows * kStepK) * sizeof(uint16_t));
   for (int64_t row = 0; row < job.num_rows; ++row) {
-    std::memcpy(last_x + row * kStepK, problem.x + (job.row_begin + row) * problem.k + begin,
+    std::memcpy(last_x + row * kStepK, problem.x + (job.row_begin + row) * problem.x_stride + begin,
                 static_cast<size_t>(problem.k - begin) * sizeof(uint16_t));
   }
 }
@@ -227,8 +227,8 @@ void run_few_rows(const MatmulProblem& problem, const MatmulJob& job, std::byte*
   const int64_t whole_steps = problem.k / kStepK;
   const bool has_last = whole_steps * kStepK < problem.k;
   if (has_last) copy_last_step(problem, job, whole_steps * kStepK, last_x);
-  FewRows rows{.x = problem.x + job.row_begin * problem.k,
-               .x_stride_bytes = problem.k * static_cast<int64_t>(sizeof(uint16_t)),
+  FewRows rows{.x = problem.x + job.row_begin * problem.x_stride,
+               .x_stride_bytes = problem.x_stride * static_cast<int64_t>(sizeof(uint16_t)),
                .num_whole_steps = whole_steps,
                .last_x = has_last ? last_x : nullptr,
                .weight_stride = problem.padded_k * kPanelRows};

@@ -134,7 +134,7 @@ void widen_rows(const MatmulProblem& problem, const MatmulJob& job, const Pass& 
     const int64_t padded = block_pairs(problem, block) * 2;
     const int64_t real = problem.k - begin < padded ? problem.k - begin : padded;
     for (int64_t row = 0; row < job.num_rows; ++row, rows += kRowStride) {
-      const uint16_t* src = problem.x + (job.row_begin + row) * problem.k + begin;
+      const uint16_t* src = problem.x + (job.row_begin + row) * problem.x_stride + begin;
       for (int64_t i = 0; i < real; ++i) rows[i] = widen(src[i]);
       for (int64_t i = real; i < padded; ++i) rows[i] = 0.0f;
     }

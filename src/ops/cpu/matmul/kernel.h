@@ -21,7 +21,8 @@ inline constexpr int64_t kPaddedKMultiple = 32;  // one AMX tile row
 
 // One product out[m, n] = x[m, k] * weight[n, k]^T + bias[n].
 struct MatmulProblem {
-  const uint16_t* x = nullptr;       // bf16 [m, k]
+  const uint16_t* x = nullptr;  // bf16 [m, k], rows x_stride apart
+  int64_t x_stride = 0;
   const uint16_t* weight = nullptr;  // packed
   const uint16_t* bias = nullptr;    // bf16 [n] or null
   void* out = nullptr;               // f32 or bf16 [m, n]

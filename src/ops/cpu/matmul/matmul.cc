@@ -7,6 +7,7 @@
 
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/matmul/e4m3_job.h"
 #include "ops/cpu/matmul/kernel.h"
 #include "ops/cpu/thread_scratch.h"
 
@@ -65,10 +66,16 @@ Plan plan_jobs(const MatmulProblem& problem, const MatmulKernel& kernel, int num
 
 // The scratch depends on the kernel alone, so a thread allocates it in its first product and never
 // again: a decode step after the first allocates nothing.
-void run_matmul(ThreadTeam& team, const MatmulProblem& problem, const MatmulKernel& kernel) {
+void run_matmul(ThreadTeam& team, const MatmulProblem& problem, const MatmulKernel& kernel,
+                const E4m3Panels& e4m3) {
   const Plan plan = plan_jobs(problem, kernel, team.num_threads());
   const auto run_one = [&](int64_t index) {
-    kernel.run(problem, plan.job(index, problem.m), thread_scratch(kernel.scratch_bytes));
+    const MatmulJob job = plan.job(index, problem.m);
+    if (e4m3.data != nullptr) {
+      run_e4m3_job(problem, e4m3, job, kernel, thread_scratch(e4m3_scratch_bytes(kernel)));
+    } else {
+      kernel.run(problem, job, thread_scratch(kernel.scratch_bytes));
+    }
   };
   if (problem.m * problem.n * problem.k < kInlineWork) {
     for (int64_t index = 0; index < plan.num_jobs(); ++index) run_one(index);
@@ -80,15 +87,17 @@ void run_matmul(ThreadTeam& team, const MatmulProblem& problem, const MatmulKern
 }  // namespace
 
 size_t CpuOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) const {
-  expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
+  if (!has_scales(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   return weight_bytes(format, round_up(num_rows, kPanelRows), round_up(num_cols, kPaddedKMultiple));
 }
 
 void CpuOps::matmul(Stream& stream, const MatmulArgs& args) const {
-  expect_weight_format("matmul", args.weight.format, WeightFormat::kBFloat16);
+  const WeightFormat format = args.weight.format;
+  if (!has_scales(format)) expect_weight_format("matmul", format, WeightFormat::kBFloat16);
   const bool has_bias = args.bias.present();
   const MatmulProblem problem{
       .x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
+      .x_stride = args.weight.num_cols,
       .weight = reinterpret_cast<const uint16_t*>(args.weight.data),
       .bias = has_bias ? reinterpret_cast<const uint16_t*>(args.bias.bytes()) : nullptr,
       .out = args.out.bytes(),
@@ -98,8 +107,13 @@ void CpuOps::matmul(Stream& stream, const MatmulArgs& args) const {
       .k = args.weight.num_cols,
       .padded_k = round_up(args.weight.num_cols, kPaddedKMultiple)};
   if (problem.m == 0) return;
-  as_cpu(stream).submit("matmul", [problem, kernel = &kernel_of(isa_)](ThreadTeam& team) {
-    run_matmul(team, problem, *kernel);
+  E4m3Panels e4m3;
+  if (has_scales(format)) {
+    e4m3 = {.data = args.weight.data,
+            .scales_per_row = scales_per_row(format, args.weight.num_cols)};
+  }
+  as_cpu(stream).submit("matmul", [problem, e4m3, kernel = &kernel_of(isa_)](ThreadTeam& team) {
+    run_matmul(team, problem, *kernel, e4m3);
   });
 }
 

@@ -1,10 +1,12 @@
-// Lays out a checkpoint's matrix for the kernels of matmul/kernel.h while converting it to bf16.
+// Lays out a checkpoint's matrix for the kernels of matmul/kernel.h, converted to bf16, or as e4m3
+// (matmul/e4m3_job.h).
 //
 // Used once per weight while a model loads. Bound by reading the page cache, so a panel is written
 // in the order of its bytes and each source row is read once, forwards. Thread rule: enqueue only;
 // panels are packed by the stream's team.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
@@ -20,37 +22,55 @@ constexpr int64_t kChunkK = 64;  // source columns in flight: two cache lines of
 struct PackProblem {
   const std::byte* src = nullptr;        // [row_end - row_begin][k], of any type, at any alignment
   const WeightReader* reader = nullptr;  // in place of src
-  uint32_t* dst = nullptr;               // all panels: [panel][padded_k / 2][16] pairs
-  int64_t row_begin = 0;                 // rows of the weight that src holds
+  std::byte* dst = nullptr;              // panels panel_bytes apart: [padded_k / 2][16] pairs
+  int64_t panel_bytes = 0;               // scales included, which follow the pairs
+  const float* scales = nullptr;         // [rows / scale_rows][scales_per_row]; null: no scales
+  int64_t scale_rows = 1;
+  int64_t scales_per_row = 0;
+  int64_t row_begin = 0;  // rows of the weight that src holds
   int64_t row_end = 0;
   int64_t num_rows = 0;  // of the weight
   int64_t k = 0;
   int64_t padded_k = 0;
 };
 
-// One element as bf16 bits. safetensors does not promise alignment, hence memcpy.
+// A number of e4m3, which is not converted.
+struct E4m3Code {
+  uint8_t bits = 0;
+};
+
+// Two neighbours of a row in the packed layout: twice bf16, or twice e4m3.
 template <typename Element>
-uint32_t load_bf16(const std::byte* src) {
+using Pair = std::conditional_t<std::is_same_v<Element, E4m3Code>, uint16_t, uint32_t>;
+
+// One element as it is packed. safetensors does not promise alignment, hence memcpy.
+template <typename Element>
+Pair<Element> load_one(const std::byte* src) {
   Element element;
   std::memcpy(&element, src, sizeof(element));
-  return BFloat16(static_cast<float>(element)).bits;
+  if constexpr (std::is_same_v<Element, E4m3Code>) {
+    return element.bits;
+  } else {
+    return BFloat16(static_cast<float>(element)).bits;
+  }
 }
 
 // Neighbouring columns as one pair, the even one in the lower half.
 template <typename Element>
-uint32_t load_pair(const std::byte* src) {
-  if constexpr (std::is_same_v<Element, BFloat16>) {
-    uint32_t pair;  // as it lies in the checkpoint; x86 is little-endian
+Pair<Element> load_pair(const std::byte* src) {
+  if constexpr (std::is_same_v<Element, BFloat16> || std::is_same_v<Element, E4m3Code>) {
+    Pair<Element> pair;  // as it lies in the checkpoint; x86 is little-endian
     std::memcpy(&pair, src, sizeof(pair));
     return pair;
   } else {
-    return load_bf16<Element>(src) | load_bf16<Element>(src + sizeof(Element)) << 16;
+    return load_one<Element>(src) | load_one<Element>(src + sizeof(Element)) << 16;
   }
 }
 
 // Columns [begin, end) of one source row into pairs, every 16th of dst; zero from `k` on.
 template <typename Element>
-void pack_row_chunk(const std::byte* row, int64_t begin, int64_t end, int64_t k, uint32_t* dst) {
+void pack_row_chunk(const std::byte* row, int64_t begin, int64_t end, int64_t k,
+                    Pair<Element>* dst) {
   const int64_t whole_pairs_end = std::min(end, k / 2 * 2);
   const std::byte* src = row + begin * static_cast<int64_t>(sizeof(Element));
   int64_t column = begin;
@@ -58,7 +78,8 @@ void pack_row_chunk(const std::byte* row, int64_t begin, int64_t end, int64_t k,
     *dst = load_pair<Element>(src);
   }
   for (; column < end; column += 2, dst += kPanelRows) {
-    *dst = column < k ? load_bf16<Element>(src) : 0;  // the last column of an odd k, then padding
+    *dst = column < k ? load_one<Element>(src)
+                      : Pair<Element>{0};  // the last column of an odd k, then padding
   }
 }
 
@@ -74,17 +95,29 @@ const std::byte* fetch_rows(const PackProblem& problem, int64_t row, int64_t num
   return rows;
 }
 
-// Zeroes rows [num_rows, 16) of `panel`, the padding after the weight's last row.
-void zero_padding(const PackProblem& problem, uint32_t* panel, int64_t num_rows) {
-  for (int64_t pair = 0; pair < problem.padded_k / 2; ++pair) {
-    std::fill(panel + pair * kPanelRows + num_rows, panel + (pair + 1) * kPanelRows, 0);
+// Zeroes rows [num_rows, 16) of `num_lines` lines, the padding after the weight's last row.
+template <typename Item>
+void zero_padding(Item* lines, int64_t num_lines, int64_t num_rows) {
+  for (int64_t line = 0; line < num_lines; ++line) {
+    std::fill(lines + line * kPanelRows + num_rows, lines + (line + 1) * kPanelRows, Item{0});
+  }
+}
+
+// The scales of rows [row_begin, row_end) of a panel, whose first is row `first` of the weight, to
+// `dst`: [scales_per_row][16].
+void pack_scales(const PackProblem& problem, int64_t first, int64_t row_begin, int64_t row_end,
+                 float* dst) {
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t scale_row = (first + row - problem.row_begin) / problem.scale_rows;
+    const float* src = problem.scales + scale_row * problem.scales_per_row;
+    for (int64_t i = 0; i < problem.scales_per_row; ++i) dst[i * kPanelRows + row] = src[i];
   }
 }
 
 // A row is every 16th pair of its panel, so calls for neighbouring rows may share a panel.
 template <typename Element>
 void pack_panel(const PackProblem& problem, int64_t panel) {
-  uint32_t* dst = problem.dst + panel * problem.padded_k / 2 * kPanelRows;
+  auto* const dst = reinterpret_cast<Pair<Element>*>(problem.dst + panel * problem.panel_bytes);
   const int64_t first = panel * kPanelRows;
   const int64_t row_begin = std::max(problem.row_begin - first, int64_t{0});
   const int64_t row_end = std::min(problem.row_end - first, kPanelRows);
@@ -99,7 +132,11 @@ void pack_panel(const PackProblem& problem, int64_t panel) {
     }
   }
   const bool is_last = problem.row_end == problem.num_rows && row_end < kPanelRows;
-  if (is_last) zero_padding(problem, dst, row_end);
+  if (is_last) zero_padding(dst, problem.padded_k / 2, row_end);
+  if (problem.scales == nullptr) return;
+  auto* const scales = reinterpret_cast<float*>(dst + problem.padded_k / 2 * kPanelRows);
+  pack_scales(problem, first, row_begin, row_end, scales);
+  if (is_last) zero_padding(scales, problem.scales_per_row, row_end);
 }
 
 // One task per panel that holds a row of src.
@@ -116,17 +153,23 @@ void submit_pack(CpuStream& stream, const PackProblem& problem) {
 }  // namespace
 
 void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
-  expect_weight_format("pack_weight", args.dst.format, WeightFormat::kBFloat16);
+  const WeightFormat format = args.dst.format;
+  if (!has_scales(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   const int64_t k = args.dst.num_cols;
   const int64_t padded_k = (k + kPaddedKMultiple - 1) / kPaddedKMultiple * kPaddedKMultiple;
-  const PackProblem problem{.src = args.src.bytes(),
-                            .reader = args.reader,
-                            .dst = reinterpret_cast<uint32_t*>(args.dst.data),
-                            .row_begin = args.row_begin,
-                            .row_end = args.row_begin + args.src.dim(0),
-                            .num_rows = args.dst.num_rows,
-                            .k = k,
-                            .padded_k = padded_k};
+  const PackProblem problem{
+      .src = args.src.bytes(),
+      .reader = args.reader,
+      .dst = args.dst.data,
+      .panel_bytes = static_cast<int64_t>(weight_bytes(format, kPanelRows, padded_k)),
+      .scales = args.scales.present() ? args.scales.data<float>() : nullptr,
+      .scale_rows = args.scale_rows,
+      .scales_per_row = scales_per_row(format, k),
+      .row_begin = args.row_begin,
+      .row_end = args.row_begin + args.src.dim(0),
+      .num_rows = args.dst.num_rows,
+      .k = k,
+      .padded_k = padded_k};
   switch (args.src.dtype()) {
     case DType::kBF16:
       return submit_pack<BFloat16>(as_cpu(stream), problem);
@@ -134,6 +177,8 @@ void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
       return submit_pack<Float16>(as_cpu(stream), problem);
     case DType::kF32:
       return submit_pack<float>(as_cpu(stream), problem);
+    case DType::kU8:
+      return submit_pack<E4m3Code>(as_cpu(stream), problem);
     default:
       SLUICE_CHECK(false, "pack_weight: src is {}", args.src.to_string());
   }

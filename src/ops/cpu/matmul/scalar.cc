@@ -12,7 +12,7 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* /*sc
   for (int64_t panel = job.panel_begin; panel < job.panel_begin + job.num_panels; ++panel) {
     const uint16_t* weight = problem.weight + panel * problem.padded_k * kPanelRows;
     for (int64_t row = job.row_begin; row < job.row_begin + job.num_rows; ++row) {
-      const uint16_t* x = problem.x + row * problem.k;
+      const uint16_t* x = problem.x + row * problem.x_stride;
       float sums[kPanelRows] = {};
       for (int64_t k = 0; k < problem.k; ++k) {
         const uint16_t* column = weight + (k / 2) * 2 * kPanelRows + k % 2;

@@ -1,0 +1,204 @@
+// Products with weights in e4m3, with the kernels of every ISA that this machine has.
+//
+// Double precision over the numbers that codes and scales stand for reveals a wrong conversion, a
+// scale at the wrong row or column and wrong edges; bits of a row for other neighbours and threads,
+// breaches of invariant 7; matrices side by side, scales that get lost.
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "op_test_util.h"
+#include "ops/cpu/cpu_ops.h"
+#include "packed_weights.h"
+
+namespace sluice::testing {
+namespace {
+
+// A matrix as a checkpoint has it: a scale for `scale_rows` rows and, in kE4m3Groups, 128 columns.
+struct E4m3Matrix {
+  WeightFormat format = WeightFormat::kE4m3Groups;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t scale_rows = 1;
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;
+
+  int64_t per_row() const { return scales_per_row(format, k); }
+
+  // By the definition of e4m3, times the scale.
+  double value(int64_t row, int64_t column) const {
+    const uint8_t code = codes[static_cast<size_t>(row * k + column)];
+    const int exponent = code >> 3 & 15;
+    const int fraction = code & 7;
+    const double magnitude =
+        exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+    const int64_t group = per_row() == 1 ? 0 : column / kScaleGroup;
+    const float scale = scales[static_cast<size_t>(row / scale_rows * per_row() + group)];
+    return (code & 0x80 ? -magnitude : magnitude) * static_cast<double>(scale);
+  }
+};
+
+// All codes but NaN's; scales that are no powers of two and differ by large factors.
+E4m3Matrix random_matrix(WeightFormat format, int64_t n, int64_t k, int64_t scale_rows) {
+  E4m3Matrix matrix{.format = format, .n = n, .k = k, .scale_rows = scale_rows};
+  uint32_t state = static_cast<uint32_t>(n * 7919 + k);
+  const auto draw = [&] { return (state = state * 1664525u + 1013904223u) >> 16; };
+  for (int64_t i = 0; i < n * k; ++i) {
+    const auto code = static_cast<uint8_t>(draw());
+    matrix.codes.push_back((code & 0x7f) == 0x7f ? uint8_t{0} : code);
+  }
+  const int64_t num_scales = (n + scale_rows - 1) / scale_rows * matrix.per_row();
+  for (int64_t i = 0; i < num_scales; ++i) {
+    matrix.scales.push_back(std::ldexp(1.0f + static_cast<float>(draw() & 1023) / 1024,
+                                       -static_cast<int>(draw() % 12)));
+  }
+  return matrix;
+}
+
+PackedWeight make_e4m3(Machine& machine, WeightFormat format, int64_t n, int64_t k) {
+  return {.data = machine.allocate(packed_weight_bytes(machine.device(), n, k, format)),
+          .num_rows = n,
+          .num_cols = k,
+          .format = format};
+}
+
+void pack_at(Machine& machine, E4m3Matrix& matrix, const PackedWeight& weight, int64_t row_begin) {
+  pack_weight(
+      machine.stream(),
+      {.src = TensorView(matrix.codes.data(), DType::kU8, {matrix.n, matrix.k}),
+       .dst = weight,
+       .row_begin = row_begin,
+       .scales = TensorView(matrix.scales.data(), DType::kF32,
+                            {std::ssize(matrix.scales) / matrix.per_row(), matrix.per_row()}),
+       .scale_rows = matrix.scale_rows});
+  machine.synchronize();
+}
+
+std::vector<float> multiply(Machine& machine, std::vector<BFloat16> x, int64_t m,
+                            const PackedWeight& weight, CpuIsa isa) {
+  const TensorView out = machine.tensor(DType::kF32, {m, weight.num_rows});
+  x.resize(static_cast<size_t>(m * weight.num_cols));
+  cpu::CpuOps(isa).matmul(
+      machine.stream(),
+      {.x = machine.upload(x, {m, weight.num_cols}), .weight = weight, .bias = {}, .out = out});
+  return machine.download<float>(out);
+}
+
+// The bound of matmul_test.cc, with one more rounding for each product with a scale.
+void expect_near(const std::vector<float>& out, const std::vector<BFloat16>& x, int64_t m,
+                 const E4m3Matrix& matrix, int64_t first = 0, int64_t width = 0) {
+  if (width == 0) width = matrix.n;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < matrix.n; ++j) {
+      double sum = 0;
+      double magnitude = 0;
+      for (int64_t l = 0; l < matrix.k; ++l) {
+        const double product =
+            static_cast<double>(static_cast<float>(x[static_cast<size_t>(i * matrix.k + l)])) *
+            matrix.value(j, l);
+        sum += product;
+        magnitude += std::abs(product);
+      }
+      const auto got = static_cast<double>(out[static_cast<size_t>(i * width + first + j)]);
+      ASSERT_LE(std::abs(got - sum), static_cast<double>(matrix.k + 3) * kUnitF32 * magnitude)
+          << i << ", " << j;
+    }
+  }
+}
+
+class MatmulE4m3Test : public ::testing::TestWithParam<CpuIsa> {
+ protected:
+  void SetUp() override {
+    if (!testing_cpu()) GTEST_SKIP() << "skipped: CUDA has no kernel for e4m3 yet";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(EveryIsa, MatmulE4m3Test, ::testing::ValuesIn(runnable_isas()),
+                         [](const auto& test) { return kernels_name(test.param); });
+
+TEST_P(MatmulE4m3Test, EveryShapeIsNearTheReference) {
+  Machine machine(2);
+  for (const WeightFormat format : {WeightFormat::kE4m3Rows, WeightFormat::kE4m3Groups}) {
+    for (int64_t n : {1, 17, 130, 300}) {
+      for (int64_t k : {1, 33, 128, 160, 301}) {
+        for (int64_t m : {1, 2, 17, 70}) {
+          const int64_t scale_rows = m == 2 ? 1 : m == 17 ? n : kScaleGroup;  // channel, tensor
+          SCOPED_TRACE(::testing::Message() << "m " << m << " n " << n << " k " << k);
+          E4m3Matrix matrix = random_matrix(format, n, k, scale_rows);
+          const PackedWeight weight = make_e4m3(machine, format, n, k);
+          pack_at(machine, matrix, weight, 0);
+          const auto x = random_bf16(m * k, 3);
+          expect_near(multiply(machine, x, m, weight, GetParam()), x, m, matrix);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulE4m3Test, RowsDoNotDependOnTheirNeighboursOrOnThreads) {
+  const int64_t n = 272;
+  const int64_t k = 700;
+  E4m3Matrix matrix = random_matrix(WeightFormat::kE4m3Groups, n, k, kScaleGroup);
+  const auto x = random_bf16(100 * k, 4);
+  std::vector<float> whole;
+  for (int num_threads : {1, 3}) {
+    Machine machine(num_threads);
+    const PackedWeight weight = make_e4m3(machine, matrix.format, n, k);
+    pack_at(machine, matrix, weight, 0);
+    if (whole.empty()) whole = multiply(machine, x, 100, weight, GetParam());
+    for (int64_t m : {1, 2, 5, 16, 17, 64, 100}) {
+      const auto part = multiply(machine, x, m, weight, GetParam());
+      EXPECT_EQ(std::memcmp(part.data(), whole.data(), part.size() * sizeof(float)), 0)
+          << "m " << m << " threads " << num_threads;
+    }
+  }
+}
+
+// As q, k and v: own scales by block, at rows that begin in the middle of a panel.
+TEST_P(MatmulE4m3Test, MatricesSideBySideKeepTheirScales) {
+  Machine machine(2);
+  const int64_t k = 200;
+  const PackedWeight weight = make_e4m3(machine, WeightFormat::kE4m3Groups, 230, k);
+  const auto x = random_bf16(5 * k, 5);
+  int64_t first = 0;
+  std::vector<std::pair<int64_t, E4m3Matrix>> parts;
+  for (const int64_t n : {150, 51, 29}) {
+    parts.emplace_back(first, random_matrix(WeightFormat::kE4m3Groups, n, k, kScaleGroup));
+    pack_at(machine, parts.back().second, weight, first);
+    first += n;
+  }
+  const auto out = multiply(machine, x, 5, weight, GetParam());
+  for (const auto& [begin, part] : parts) expect_near(out, x, 5, part, begin, 230);
+}
+
+// With a scale of 1 and a single 1 in x, the product is the number itself.
+TEST_P(MatmulE4m3Test, EveryCodeIsExact) {
+  Machine machine(1);
+  E4m3Matrix matrix{.format = WeightFormat::kE4m3Rows, .n = 256, .k = 1, .scale_rows = 256};
+  for (int code = 0; code < 256; ++code) matrix.codes.push_back(static_cast<uint8_t>(code));
+  matrix.scales = {1.0f};
+  const PackedWeight weight = make_e4m3(machine, matrix.format, 256, 1);
+  pack_at(machine, matrix, weight, 0);
+  const auto out = multiply(machine, {BFloat16(1.0f)}, 1, weight, GetParam());
+  for (int64_t code = 0; code < 256; ++code) {
+    const float got = out[static_cast<size_t>(code)];
+    if ((code & 0x7f) == 0x7f) {
+      EXPECT_TRUE(std::isnan(got)) << code;
+    } else {
+      EXPECT_EQ(static_cast<double>(got), matrix.value(code, 0)) << code;
+    }
+  }
+}
+
+TEST(E4m3Weights, CostOneByteANumberAndFourAScale) {
+  EXPECT_EQ(weight_bytes(WeightFormat::kE4m3Rows, 256, 512), 256u * 512 + 256 * 4);
+  EXPECT_EQ(weight_bytes(WeightFormat::kE4m3Groups, 256, 500), 256u * 500 + 256 * 4 * 4);
+  if (!testing_cpu()) GTEST_SKIP() << "skipped: the padding is the CPU's";
+  Machine machine;
+  EXPECT_EQ(packed_weight_bytes(machine.device(), 17, 130, WeightFormat::kE4m3Groups),
+            32u * 160 + 32 * 2 * 4);
+}
+
+}  // namespace
+}  // namespace sluice::testing
