@@ -91,6 +91,7 @@ void Runner::enqueue_pass(const StepMessage& message) {
               [this] { this->enqueue(); });
 }
 
+// Also with nothing expected: the residency then forgets what it was going to load.
 void Runner::prefetch(const Pass& pass) {
   expected_.clear();
   for (const ExpectedSequence& next : pass.message.expected) {
@@ -232,6 +233,7 @@ void Runner::write_sequence(const StepMessage& message, size_t index, int64_t ro
   }
 }
 
+// Rows of the arrays are in the order of the message's spans, which is that of the batch.
 void Runner::describe_draws(const Batch& batch) {
   sampler_.begin_pass();
   int64_t index = 0;

@@ -8,6 +8,8 @@ int64_t StepMessage::num_sampled() const {
   return sum;
 }
 
+// Token ids are copied here, and once more into the arrays of the pass: of 8,192 rows that is 32
+// KB, some microseconds beside a pass of a tenth of a second.
 void describe_pass(const Batch& batch, StepMessage& message) {
   message.kind = batch.kind;
   message.spans.clear();

@@ -120,6 +120,8 @@ void KvStation::release(Sequence& sequence) {
   begun_.erase(sequence.id);
 }
 
+// Looked up once for each sequence of a pass: a message has ids, and tables are read where they
+// are.
 KvView KvStation::view(SequenceId id) const {
   const auto found = begun_.find(id);
   SLUICE_CHECK(found != begun_.end(), "sequence {}", id.value);
