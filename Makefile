@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo release release-test test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
+.PHONY: help demo release release-test wheel test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
   build-release build-tests
 MAKEFLAGS += --no-print-directory
 
@@ -45,7 +45,11 @@ page-test: build-release  ## use the server's page in a browser
 client-test: build-release  ## let clients from PyPI ask the server
 	@tools/clients/run.sh
 
-python-test:  ## install the Python package in an environment of its own and test it
+wheel:  ## make a wheel of the Python package in out/wheel, for the oldest systems that it runs on
+	@tools/setup.sh python
+	@tools/make_wheel.sh
+
+python-test:  ## make the wheel, install it in an environment of its own and test it
 	@tools/setup.sh python
 	@tools/python_test.sh
 

