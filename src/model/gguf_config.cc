@@ -217,7 +217,9 @@ class GgufConfig {
   // of each frequency, rounded to F32. So frequencies may differ from config.json's in the last
   // bit.
   void read_rope_divisors(ModelConfig& model) const {
-    const auto [file, tensor] = find_tensor(kGgufRopeFactors);
+    const std::pair found = find_tensor(kGgufRopeFactors);
+    const GgufFile* const file = found.first;  // a lambda of clang 14 captures no bindings
+    const GgufTensor* const tensor = found.second;
     if (tensor == nullptr) return;
     const auto fail = [&](std::string why) {
       throw Error(ErrorCode::kModel, fmt::format("tensor \"{}\" {}", kGgufRopeFactors, why),
