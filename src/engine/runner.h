@@ -60,9 +60,9 @@ class Runner {
   // until the pass is done. `watch`: if not null, observes the pass and may cancel it. The result
   // of a cancelled pass is empty; no stream then has work left, and the pass has written only to
   // reserved blocks of its sequences, which may be released or computed again.
-  // REQUIRES: no watch in a decode step; the batch's blocks are reserved and its rows not yet
-  // committed.
-  // Errors: kDevice or kUnsupported from the pass; the contents of the KV cache are then undefined.
+  // REQUIRES: the message was made from the batch; no watch in a decode step; the batch's blocks
+  // are reserved and its rows not yet committed. Errors: kDevice or kUnsupported from the pass; the
+  // contents of the KV cache are then undefined.
   std::optional<std::span<const SampledToken>> run(const Pass& pass, const Batch& batch,
                                                    const PassWatch* watch = nullptr);
   // Runs a pass without a batch, on a rank that samples nothing, and returns the logits of its

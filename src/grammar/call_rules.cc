@@ -51,7 +51,7 @@ std::string arguments_rule(RuleWriter& rules, const CallableFunction& function,
   Refusals refusals(function.is_lenient);
   try {
     const std::string schema = schema_of_arguments(function.parameters);
-    const std::string root = rules.add_grammar(schema_grammar(schema, refusals));
+    std::string root = rules.add_grammar(schema_grammar(schema, refusals));
     for (const std::string& what : refusals.ignored()) {
       ignored.push_back(fmt::format("{}: {}", place, what));
     }
@@ -61,8 +61,8 @@ std::string arguments_rule(RuleWriter& rules, const CallableFunction& function,
   }
 }
 
-// What a literal may be without: nothing.
-// Some forms have nothing at a place, and an empty text is no element of a rule.
+// A text of the form, or no element at all where the form has no text: an empty one is no element
+// of a rule.
 std::string literal_or_nothing(std::string_view text) {
   return text.empty() ? std::string() : rule_literal(text) + ' ';
 }

@@ -73,7 +73,8 @@ std::optional<WeightsHash> Rank::load_weights(int64_t seed, bool wants_hash,
   return hasher ? std::optional(hasher->finish()) : std::nullopt;
 }
 
-// The message keeps the capacity of its vectors, so that a step allocates nothing.
+// The message keeps the capacity of its spans and ids, so describing a step allocates nothing. What
+// is expected comes as a vector of the scheduler's, with offloaded KV alone.
 const StepMessage& Rank::describe(const Batch& batch, const KvTables& tables,
                                   std::vector<ExpectedSequence> expected) {
   describe_pass(batch, message_);
