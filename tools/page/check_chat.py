@@ -78,6 +78,11 @@ class Chat:
         self.page, self.watch, _ = open_page(browser, server, width, height, color_scheme=scheme)
         wait_ready(self.page)
 
+    def await_kept(self, limit):
+        """The browser closes the dialog first and keeps its values in a later task."""
+        kept = "limit => JSON.parse(localStorage.getItem('sluice-settings'))?.limit === limit"
+        self.page.wait_for_function(kept, arg=limit)
+
     def settings(self):
         """They are kept, sent, and made anew by one button; the limit cuts and says so."""
         page = self.page
@@ -93,6 +98,7 @@ class Chat:
         page.fill("#set-system", "You answer in short.")
         page.focus("#settings-done")
         page.keyboard.press("Enter")
+        self.await_kept(limit=3)
         page.reload()
         wait_ready(page)
         page.wait_for_selector("html[data-restored]")
@@ -104,6 +110,7 @@ class Chat:
         page.click("#open-settings")
         page.click("#settings-defaults")
         page.keyboard.press("Escape")
+        self.await_kept(limit=2048)
         body = asked_of(page, ASK_CASTLE)
         assert body["max_tokens"] == 2048 and "temperature" not in body, body
         assert body["messages"][0]["role"] == "user" and "chat_template_kwargs" not in body, body
