@@ -372,15 +372,15 @@ CheckpointTensor Checkpoint::describe(const NamedEntry& named) const {
 CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64_t> shape) const {
   const NamedEntry& named = find(name, shape);
   const Entry& entry = named.second;
-  const bool is_fp8 = entry.dtype == DType::kE4m3;  // of a model whose other weights may be, too
   if (!is_weight_type(entry.dtype)) {
+    // Other weights of the model may be in FP8 by right.
+    const bool is_fp8 = entry.dtype == DType::kE4m3;
     if (!is_fp8) refuse_quantization();
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("tensor \"{}\" is {}{}; convert the weights to BF16, F16 or F32", name,
-                    entry.dtype_name,
-                    is_fp8 ? ", which quantization_config of config.json does not say" : ""),
-        files_[entry.file].path().string());
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("tensor \"{}\" is {}; convert the weights to BF16, F16 or F32{}", name,
+                            entry.dtype_name,
+                            is_fp8 ? ": quantization_config of config.json does not say that" : ""),
+                files_[entry.file].path().string());
   }
   return describe(named);
 }
