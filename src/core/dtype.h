@@ -11,7 +11,8 @@
 
 namespace sluice {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kI64, kU8 };
+// kE4m3 is that of checkpoints: read as bytes, which WeightFormat gives a meaning.
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kI64, kU8, kE4m3 };
 
 // Bytes of one element.
 constexpr size_t dtype_bytes(DType dtype) {
@@ -27,6 +28,7 @@ constexpr size_t dtype_bytes(DType dtype) {
     case DType::kI64:
       return 8;
     case DType::kU8:
+    case DType::kE4m3:
       return 1;
   }
   return 0;
@@ -46,6 +48,8 @@ constexpr std::string_view dtype_name(DType dtype) {
       return "i64";
     case DType::kU8:
       return "u8";
+    case DType::kE4m3:
+      return "f8_e4m3";
   }
   return "?";
 }

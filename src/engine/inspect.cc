@@ -10,6 +10,7 @@
 #include "io/model_directory.h"
 #include "kv/kv_layout.h"
 #include "model/model_config.h"
+#include "model/weights.h"
 
 namespace sluice {
 namespace {
@@ -66,7 +67,7 @@ ModelSummary summarize_model(const std::string& model_dir, KvCacheDtype kv_cache
   ModelSummary summary;
   summary.architecture = architecture_name(config.architecture);
   summary.num_parameters = config.num_parameters();
-  summary.weight_bytes = config.weight_bytes();
+  summary.weight_bytes = Weights::stored_bytes(config, *make_device("cpu"));
   summary.num_layers = config.num_layers();
   summary.hidden_size = config.hidden_size;
   summary.num_q_heads = config.attention().num_q_heads;

@@ -321,12 +321,13 @@ void Checkpoint::refuse_quantization() const {
   for (const auto& [name, entry] : entries_) {
     for (const auto& [suffix, method] : kQuantizedNames) {
       if (!name.ends_with(suffix)) continue;
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("the weights are quantized with {}, as tensor {} shows; quantized "
-                              "weights are not supported, use the BF16, F16 or F32 version of the "
-                              "model",
-                              method, describe_json(name)),
-                  files_[entry.file].path().string());
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("the weights are quantized with {}, as tensor {} shows, in a way that "
+                      "config.json does not say or Sluice does not read; use the BF16, F16 "
+                      "or F32 version of the model",
+                      method, describe_json(name)),
+          files_[entry.file].path().string());
     }
   }
 }
@@ -334,7 +335,8 @@ void Checkpoint::refuse_quantization() const {
 bool Checkpoint::has(std::string_view name) const { return entries_.contains(name); }
 
 // All checks need the header only, so that a wrong model is refused before weights are read.
-CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64_t> shape) const {
+const Checkpoint::NamedEntry& Checkpoint::find(std::string_view name,
+                                               std::span<const int64_t> shape) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
     refuse_quantization();
@@ -344,30 +346,63 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
                name, described_by_);
   }
   const Entry& entry = found->second;
-  const ModelFile& file = files_[entry.file];
   if (!std::ranges::equal(entry.shape, shape)) {
     refuse_quantization();
     fail_model(
-        file.path().string(),
+        files_[entry.file].path().string(),
         "tensor \"{}\" has shape {}, but {} makes it {}; fetch {} and weights from one place", name,
         shape_string(entry.shape), described_by_, shape_string(shape), described_by_);
   }
-  if (!is_weight_type(entry.dtype)) {
-    refuse_quantization();
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("tensor \"{}\" is {}; convert the weights to BF16, F16 or F32", name,
-                            entry.dtype_name),
-                file.path().string());
-  }
+  return *found;
+}
+
+CheckpointTensor Checkpoint::describe(const NamedEntry& named) const {
+  const Entry& entry = named.second;
   const uint64_t file_bytes = entry.end - entry.begin;
-  return {.name = found->first,
+  return {.name = named.first,
           .dtype = *entry.dtype,
           .shape = entry.shape,
           .num_bytes = entry.storage ? num_elements(entry.shape) * sizeof(float) : file_bytes,
-          .file = &file,
+          .file = &files_[entry.file],
           .file_offset = entry.begin,
           .num_file_bytes = file_bytes,
           .storage = entry.storage ? &*entry.storage : nullptr};
+}
+
+CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64_t> shape) const {
+  const NamedEntry& named = find(name, shape);
+  const Entry& entry = named.second;
+  if (!is_weight_type(entry.dtype)) {
+    // Other weights of the model may be in FP8 by right.
+    const bool is_fp8 = entry.dtype == DType::kE4m3;
+    if (!is_fp8) refuse_quantization();
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("tensor \"{}\" is {}; convert the weights to BF16, F16 or F32{}", name,
+                            entry.dtype_name,
+                            is_fp8 ? ": quantization_config of config.json does not say that" : ""),
+                files_[entry.file].path().string());
+  }
+  return describe(named);
+}
+
+CheckpointTensor Checkpoint::fp8_tensor(std::string_view name,
+                                        std::span<const int64_t> shape) const {
+  const NamedEntry& named = find(name, shape);
+  const Entry& entry = named.second;
+  if (entry.dtype != DType::kE4m3) {
+    fail_model(
+        files_[entry.file].path().string(),
+        "tensor \"{}\" is {}, but quantization_config of config.json makes it F8_E4M3; fetch "
+        "both from one place",
+        name, entry.dtype_name);
+  }
+  return describe(named);
+}
+
+std::optional<std::span<const int64_t>> Checkpoint::shape_of(std::string_view name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return std::nullopt;
+  return found->second.shape;
 }
 
 // A tensor without a place would be ignored silently, for example a bias or an adapter.

@@ -54,7 +54,7 @@ class ModelDirectory {
 // Aliasing: name, shape and file belong to the Checkpoint.
 struct CheckpointTensor {
   std::string_view name;
-  DType dtype = DType::kBF16;  // kBF16, kF16 or kF32
+  DType dtype = DType::kBF16;  // kBF16, kF16, kF32 or, of fp8_tensor, kE4m3
   std::span<const int64_t> shape;
   size_t num_bytes = 0;  // of the elements as `dtype`
   const ModelFile* file = nullptr;
@@ -99,6 +99,11 @@ class Checkpoint {
   // kUnsupported naming tensor and type when it is not BF16, F16 or F32, and the method when other
   // tensors show that the weights are quantized.
   CheckpointTensor tensor(std::string_view name, std::span<const int64_t> shape) const;
+  // The same for one that is stored in e4m3 (WeightQuantization). Errors: also kModel for another
+  // type.
+  CheckpointTensor fp8_tensor(std::string_view name, std::span<const int64_t> shape) const;
+  // The shape of a tensor; nothing if it is missing.
+  std::optional<std::span<const int64_t>> shape_of(std::string_view name) const;
 
   // Errors: kModel naming up to three tensors that are in the files but not in `expected`.
   void require_only(std::span<const std::string> expected) const;
@@ -118,6 +123,11 @@ class Checkpoint {
     std::optional<GgufStorage> storage = {};
   };
 
+  using NamedEntry = std::map<std::string, Entry, std::less<>>::value_type;
+
+  // The tensor if it has the shape. Errors: kModel as of `tensor`.
+  const NamedEntry& find(std::string_view name, std::span<const int64_t> shape) const;
+  CheckpointTensor describe(const NamedEntry& entry) const;
   void warn_of_stray_file(const ModelDirectory& directory);
   // Errors: kUnsupported if the names are those of a quantization.
   void refuse_quantization() const;

@@ -147,7 +147,6 @@ void refuse_unsupported(const JsonObject& config) {
                                    describe_json(type)));
     }
   }
-  refuse_quantization(config);
 }
 
 // Fails if a layer has a sliding window that hides something. Source: transformers' Qwen2Config and
@@ -279,6 +278,7 @@ ModelConfig read_config(const JsonObject& config) {
   // The architecture comes first: head_dim and the biases depend on it.
   model.architecture = read_architecture(config);
   refuse_unsupported(config);
+  model.quantization = read_quantization(config);
   read_layers(config, model);
   model.rope = read_rope_config(config, model.max_position_embeddings, model.warnings);
   refuse_sliding_window(config, model);
@@ -351,10 +351,6 @@ int64_t ModelConfig::num_parameters() const {
   const int64_t norms = (2 * int64_t{num_layers()} + 1) * hidden;
   const int64_t embedding = int64_t{vocab_size} * hidden;
   return of_kinds + norms + embedding * (tie_word_embeddings ? 1 : 2);
-}
-
-size_t ModelConfig::weight_bytes(WeightFormat format) const {
-  return sluice::weight_bytes(format, num_parameters(), 1);
 }
 
 size_t ModelConfig::kv_bytes_per_token(KvElement element) const {

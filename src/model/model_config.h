@@ -16,6 +16,7 @@
 #include "core/kv_element.h"
 #include "io/model_directory.h"
 #include "model/layer_spec.h"
+#include "model/quantization.h"
 #include "model/rope_scaling.h"
 #include "ops/matmul/packed_weight.h"
 #include "sluice/sampling_params.h"
@@ -42,6 +43,7 @@ struct ModelConfig {
 
   int64_t max_position_embeddings = 0;  // see max_positions()
   RopeConfig rope;
+  WeightQuantization quantization;
   std::optional<DType> dtype;  // of the weights, if the file says; the tensors themselves decide
 
   std::vector<int32_t> eos_ids;  // at most kMaxEosIds: generation_config.json's first, then
@@ -66,8 +68,6 @@ struct ModelConfig {
 
   // Elements of all weights, without padding. A tied output head counts once.
   int64_t num_parameters() const;
-  // Bytes of num_parameters() elements; device memory takes more (packing, head padding).
-  size_t weight_bytes(WeightFormat format = WeightFormat::kBFloat16) const;
 
   // Bytes of the K and V of one token in all layers, padding of heads included.
   size_t kv_bytes_per_token(KvElement element = KvElement::kBFloat16) const;

@@ -1,11 +1,15 @@
-// The methods that exporters name, and the names of their files.
+// The methods that exporters name, the two that are read, and the names of the others' files.
 //
 // A refusal is only of use if it says which file to take. Publishers append the method to the name
 // of the model, and the README of a quantized model names what it was made from.
 #include "model/quantization.h"
 
+#include <algorithm>
+#include <optional>
+#include <regex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -68,28 +72,132 @@ std::string describe_method(const JsonObject& given) {
   return text;
 }
 
+// A pattern of `ignore`. Errors: kModel for one that is no regular expression.
+std::regex compiled(const std::string& pattern, const JsonObject& given) {
+  try {
+    return std::regex(pattern);
+  } catch (const std::regex_error&) {
+    given.fail("ignore", "a list of names and of regular expressions after \"re:\"");
+  }
+}
+
+// Refuses a method that is not read. MLX writes `quantization` and no method.
+[[noreturn]] void refuse(const JsonObject& config, std::string_view key) {
+  std::string method = "a method that it does not name";
+  std::string_view suffix;
+  if (config.get(key).is_object()) {
+    const JsonObject given = config.get_object(key);
+    method = describe_method(given);
+    suffix = suffix_of(text_of(given, "quant_method"), text_of(given, "format"));
+  }
+  const std::string where =
+      suffix.empty() ? ""
+                     : fmt::format(", mostly the repository of the same name without {}", suffix);
+  fail_unsupported(
+      config, fmt::format("{} says that the weights are quantized with {}; of quantized weights "
+                          "FP8 (fp8, and float-quantized of compressed-tensors) is supported, "
+                          "use that or the BF16, F16 or F32 version of the model{}; its README "
+                          "names it as base_model",
+                          key, method, where));
+}
+
+// A list [128, 128]; other sizes of blocks have no kernel.
+void require_block_size(const JsonObject& given, std::string_view key) {
+  const std::vector<int64_t> size = given.find_ints(key, 1, 1 << 20);
+  if (size == std::vector<int64_t>{kScaleBlockRows, kScaleGroup}) return;
+  given.fail(key, "[128, 128], the only size of blocks that is supported");
+}
+
+// Qwen's releases and others of transformers' method fp8. Without a block size one scale is for the
+// whole matrix.
+WeightQuantization read_fp8(const JsonObject& given) {
+  if (given.find_string("fmt").value_or("e4m3") != "e4m3") given.fail("fmt", "\"e4m3\"");
+  WeightQuantization quantization{.scales = WeightScales::kTensor,
+                                  .scale_suffix = ".weight_scale_inv"};
+  if (given.has("weight_block_size")) {
+    require_block_size(given, "weight_block_size");
+    quantization.scales = WeightScales::kBlocks;
+  }
+  for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
+    for (std::string& module : given.find_strings(key)) {
+      quantization.ignored.push_back(std::move(module));
+    }
+  }
+  return quantization;
+}
+
+// The one group of compressed-tensors whose weights are e4m3. Several groups may have several
+// formats.
+std::optional<WeightQuantization> read_compressed(const JsonObject& given) {
+  if (text_of(given, "format") != "float-quantized" || !given.has("config_groups")) {
+    return std::nullopt;
+  }
+  const JsonObject groups = given.get_object("config_groups");
+  const std::vector<std::string> names = groups.keys();
+  if (names.size() != 1) groups.fail(names.empty() ? "group_0" : names[1], "the only group");
+  const JsonObject weights = groups.get_object(names[0]).get_object("weights");
+  if (weights.find_string("type").value_or("float") != "float") weights.fail("type", "\"float\"");
+  if (weights.find_int("num_bits", 1, 64).value_or(8) != 8) weights.fail("num_bits", "8");
+  WeightQuantization quantization{.scale_suffix = ".weight_scale"};
+  const std::string strategy = weights.get_string("strategy");
+  if (strategy == "block") {
+    require_block_size(weights, "block_structure");
+    quantization.scales = WeightScales::kBlocks;
+  } else if (strategy == "channel") {
+    quantization.scales = WeightScales::kRows;
+  } else if (strategy == "tensor") {
+    quantization.scales = WeightScales::kTensor;
+  } else {
+    weights.fail("strategy", "\"tensor\", \"channel\" or \"block\"");
+  }
+  constexpr std::string_view kPattern = "re:";
+  for (const std::string& module : given.find_strings("ignore")) {
+    if (!module.starts_with(kPattern)) {
+      quantization.ignored.push_back(module);
+      continue;
+    }
+    quantization.patterns.push_back(module.substr(kPattern.size()));
+    compiled(quantization.patterns.back(), given);
+  }
+  return quantization;
+}
+
 }  // namespace
 
-// MLX writes `quantization` and no method.
-void refuse_quantization(const JsonObject& config) {
-  for (const char* key : {"quantization_config", "quantization"}) {
-    if (!config.has(key)) continue;
-    std::string method = "a method that it does not name";
-    std::string_view suffix;
-    if (config.get(key).is_object()) {
-      const JsonObject given = config.get_object(key);
-      method = describe_method(given);
-      suffix = suffix_of(text_of(given, "quant_method"), text_of(given, "format"));
-    }
-    const std::string where =
-        suffix.empty() ? ""
-                       : fmt::format(", mostly the repository of the same name without {}", suffix);
-    fail_unsupported(
-        config, fmt::format("{} says that the weights are quantized with {}; quantized weights "
-                            "are not supported, use the BF16, F16 or F32 version of the model{}; "
-                            "its README names it as base_model",
-                            key, method, where));
+// A module that is in a list stands for what is in it, too. The output head is never quantized: all
+// publishers leave it out, and transformers' method fp8 does not list it.
+WeightFormat WeightQuantization::format_of(std::string_view module) const {
+  const auto is_in = [&](const std::string& listed) {
+    return module.starts_with(listed) &&
+           (module.size() == listed.size() || module[listed.size()] == '.');
+  };
+  const auto matches = [&](const std::string& pattern) {
+    return std::regex_match(module.begin(), module.end(), std::regex(pattern));
+  };
+  const bool is_plain = !present() || module == "lm_head" || std::ranges::any_of(ignored, is_in) ||
+                        std::ranges::any_of(patterns, matches);
+  if (is_plain) return WeightFormat::kBFloat16;
+  return scales == WeightScales::kBlocks ? WeightFormat::kE4m3Groups : WeightFormat::kE4m3Rows;
+}
+
+WeightQuantization read_quantization(const JsonObject& config) {
+  if (config.has("quantization")) refuse(config, "quantization");
+  constexpr std::string_view kKey = "quantization_config";
+  if (!config.has(kKey)) return {};
+  if (!config.get(kKey).is_object()) refuse(config, kKey);
+  const JsonObject given = config.get_object(kKey);
+  const std::string method = text_of(given, "quant_method");
+  if (method == "fp8") return read_fp8(given);
+  if (method == "compressed-tensors") {
+    if (auto quantization = read_compressed(given)) return *std::move(quantization);
   }
+  refuse(config, kKey);
+}
+
+bool is_unread_scale(std::string_view tensor) {
+  constexpr std::string_view kSuffixes[] = {".input_scale", ".activation_scale", ".k_scale",
+                                            ".v_scale",     ".output_scale",     ".kv_scale"};
+  return std::ranges::any_of(kSuffixes, [&](auto suffix) { return tensor.ends_with(suffix); });
 }
 
 }  // namespace sluice

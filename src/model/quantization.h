@@ -1,12 +1,46 @@
-// What config.json says about quantized weights. Used by model_config.cc alone.
+// How the weights of a checkpoint are stored, as quantization_config of config.json says.
+//
+// Read with the configuration; WeightLayout asks for the format of each matrix, and Weights reads
+// the scales. Thread rule: a value.
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "io/json.h"
+#include "ops/matmul/packed_weight.h"
 
 namespace sluice {
 
-// Errors: kUnsupported if the file describes quantized weights, naming the method, its form and the
-// repository to fetch instead.
-void refuse_quantization(const JsonObject& config);
+// What one scale stands for: `w = e4m3 * scale`.
+enum class WeightScales {
+  kNone,    // weights are not quantized
+  kBlocks,  // f32 [ceil(n / 128), ceil(k / 128)] of a weight [n, k]
+  kRows,    // f32 [n, 1]
+  kTensor,  // f32 [1] or []
+};
+
+inline constexpr int64_t kScaleBlockRows = 128;  // of kBlocks; its columns are kScaleGroup
+
+struct WeightQuantization {
+  WeightScales scales = WeightScales::kNone;
+  std::string scale_suffix;           // of the scales' tensor in place of ".weight"
+  std::vector<std::string> ignored;   // modules that are not quantized, and what is in them
+  std::vector<std::string> patterns;  // the same as regular expressions of whole names
+
+  bool present() const { return scales != WeightScales::kNone; }
+  // How the weight of a module ("model.layers.0.self_attn.q_proj") is stored.
+  WeightFormat format_of(std::string_view module) const;
+};
+
+// FP8: `quant_method` fp8, and compressed-tensors' `float-quantized`. Scales of activations and of
+// KV are not read: activations stay bf16.
+// Errors: kUnsupported for all other methods, naming the method, its form and the repository to
+// fetch instead; kModel for values that contradict each other.
+WeightQuantization read_quantization(const JsonObject& config);
+
+// Whether a tensor of a quantized checkpoint is a scale that is not read.
+bool is_unread_scale(std::string_view tensor);
 
 }  // namespace sluice

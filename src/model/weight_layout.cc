@@ -1,13 +1,28 @@
 #include "model/weight_layout.h"
 
+#include <string_view>
+
+#include "core/error.h"
+
 namespace sluice {
 
-PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols) {
-  constexpr WeightFormat kFormat = WeightFormat::kBFloat16;  // of every matrix
-  return {.data = arena_.take(packed_weight_bytes(device_, num_rows, num_cols, kFormat)),
+PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols,
+                                  std::initializer_list<std::string> modules) {
+  WeightFormat format = WeightFormat::kBFloat16;
+  for (const std::string& module : modules) {
+    const WeightFormat own = quantization_.format_of(module);
+    if (&module != modules.begin() && own != format) {
+      fail(ErrorCode::kUnsupported,
+           "quantization_config leaves out one of {} and {}, whose weights lie in one matrix; "
+           "choose a model that quantizes both or none",
+           *modules.begin(), module);
+    }
+    format = own;
+  }
+  return {.data = arena_.take(packed_weight_bytes(device_, num_rows, num_cols, format)),
           .num_rows = num_rows,
           .num_cols = num_cols,
-          .format = kFormat};
+          .format = format};
 }
 
 void WeightLayout::add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
@@ -17,6 +32,11 @@ void WeightLayout::add_rows(const std::string& name, const PackedWeight& matrix,
                       .matrix = matrix,
                       .row_begin = row_begin,
                       .vector = {}});
+  if (!has_scales(matrix.format)) return;
+  constexpr std::string_view kWeight = ".weight";
+  sources_.back().scale_name =
+      name.substr(0, name.size() - kWeight.size()) + quantization_.scale_suffix;
+  sources_.back().scales = quantization_.scales;
 }
 
 void WeightLayout::add_vector(const std::string& name, const TensorView& vector, float dummy_mean) {
@@ -47,6 +67,13 @@ void WeightLayout::add_head_vector(const std::string& name, const TensorView& ve
 
 void WeightLayout::add_head_columns(const std::string& name, const PackedWeight& matrix,
                                     const HeadPadding& padding) {
+  if (padding.present() && matrix.format == WeightFormat::kE4m3Groups) {
+    fail(ErrorCode::kUnsupported,
+         "{} has columns of heads of {} channels, which are padded to {}: its scales for 128 "
+         "columns "
+         "would not fit; take the model with a scale for each row, or in BF16",
+         name, padding.head_dim, padding.padded_head_dim);
+  }
   add_rows(name, matrix, 0, matrix.num_rows);
   WeightSource& source = sources_.back();
   source.shape[1] = matrix.num_cols / padding.padded_head_dim * padding.head_dim;

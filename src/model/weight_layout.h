@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "model/head_padding.h"
+#include "model/quantization.h"
 #include "ops/matmul/matmul.h"
 
 namespace sluice {
@@ -24,9 +26,11 @@ enum class HeadAxis { kNone, kRows, kColumns };
 // One tensor of a checkpoint and its destination: `matrix` or `vector`, never both.
 struct WeightSource {
   std::string name;
-  std::vector<int64_t> shape;  // in the checkpoint, before padding
-  PackedWeight matrix;         // the tensor fills its rows from row_begin on
-  int64_t row_begin = 0;       // in `matrix`, padding included
+  std::vector<int64_t> shape;   // in the checkpoint, before padding
+  PackedWeight matrix;          // the tensor fills its rows from row_begin on
+  int64_t row_begin = 0;        // in `matrix`, padding included
+  std::string scale_name = {};  // of the tensor of scales; empty: the matrix has none
+  WeightScales scales = WeightScales::kNone;
   HeadAxis heads = HeadAxis::kNone;
   HeadPadding padding = {};  // of `heads`
   TensorView vector;         // bf16; the tensor fills all of it
@@ -38,12 +42,15 @@ struct WeightSource {
 
 class WeightLayout {
  public:
-  // Appends to `sources`. Aliasing: all three outlive this object.
-  WeightLayout(Arena& arena, Device& device, std::vector<WeightSource>& sources)
-      : arena_(arena), device_(device), sources_(sources) {}
+  // Appends to `sources`. Aliasing: all four outlive this object.
+  WeightLayout(Arena& arena, Device& device, const WeightQuantization& quantization,
+               std::vector<WeightSource>& sources)
+      : arena_(arena), device_(device), quantization_(quantization), sources_(sources) {}
 
-  // Cuts memory of a matrix, and of a vector (bf16).
-  PackedWeight matrix(int64_t num_rows, int64_t num_cols);
+  // Cuts memory of a matrix in which the weights of these modules lie, and of a vector (bf16).
+  // Errors: kUnsupported if some of the modules are quantized and others are not.
+  PackedWeight matrix(int64_t num_rows, int64_t num_cols,
+                      std::initializer_list<std::string> modules = {});
   TensorView vector(int64_t length) { return arena_.tensor(DType::kBF16, {length}); }
 
   // These list one tensor each, and what it fills: rows of a matrix, or a vector.
@@ -64,6 +71,7 @@ class WeightLayout {
  private:
   Arena& arena_;
   Device& device_;
+  const WeightQuantization& quantization_;
   std::vector<WeightSource>& sources_;
 };
 

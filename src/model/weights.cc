@@ -2,25 +2,29 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/mix.h"
 #include "model/output_head.h"
+#include "ops/e4m3.h"
 
 namespace sluice {
 namespace {
 
 // True for tensors that may be present and are not read: some exporters write the rotary
-// frequencies, and a checkpoint with a tied head may repeat the embedding as lm_head
-// (output_head.h unties one that differs).
+// frequencies, or scales of activations, and a checkpoint with a tied head may repeat the embedding
+// as lm_head (output_head.h unties one that differs).
 bool may_be_ignored(const std::string& name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") ||
-         (config.tie_word_embeddings && name == kHeadName);
+         (config.tie_word_embeddings && name == kHeadName) ||
+         (config.quantization.present() && is_unread_scale(name));
 }
 
 // Element `index` of packed values of a floating-point type, as f32.
@@ -93,33 +97,134 @@ void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Str
   store_vector(source, as_bf16(read_whole(tensor), tensor.dtype), stream);
 }
 
+// The shapes that a tensor of scales may have, the usual one first: publishers write one scale as a
+// vector or without dimensions, and those of rows with or without a second dimension.
+std::vector<std::vector<int64_t>> scale_shapes(const WeightSource& source) {
+  const int64_t rows = source.shape[0];
+  switch (source.scales) {
+    case WeightScales::kBlocks:
+      return {{(rows + kScaleBlockRows - 1) / kScaleBlockRows,
+               scales_per_row(WeightFormat::kE4m3Groups, source.shape[1])}};
+    case WeightScales::kRows:
+      return {{rows, 1}, {rows}};
+    case WeightScales::kTensor:
+      return {{1}, {}, {1, 1}};
+    case WeightScales::kNone:
+      break;
+  }
+  return {};
+}
+
+// REQUIRES: the source has scales.
+CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint) {
+  const auto shapes = scale_shapes(source);
+  const auto found = checkpoint.shape_of(source.scale_name);
+  for (const std::vector<int64_t>& shape : shapes) {
+    if (found && std::ranges::equal(*found, shape)) {
+      return checkpoint.tensor(source.scale_name, shape);
+    }
+  }
+  throw Error(
+      ErrorCode::kModel,
+      fmt::format("tensor \"{}\" {}, but quantization_config of config.json makes it {}; "
+                  "fetch both from one place",
+                  source.scale_name, found ? "has shape " + shape_string(*found) : "is missing",
+                  shape_string(shapes.front())));
+}
+
+// The scales of a matrix in host memory. A scale row is that of `scale_rows` rows of the matrix.
+struct ScaleRows {
+  std::vector<float> values;
+  int64_t scale_rows = 1;
+  int64_t per_row = 1;
+
+  bool present() const { return !values.empty(); }
+  TensorView view() {
+    const auto num_rows = static_cast<int64_t>(values.size()) / per_row;
+    return present() ? TensorView(reinterpret_cast<std::byte*>(values.data()), DType::kF32,
+                                  {num_rows, per_row})
+                     : TensorView();
+  }
+};
+
+// Errors: kModel naming the tensor for a scale of 0, below it, or that is not finite: its numbers
+// would all be 0 or make no sense.
+ScaleRows read_scales(const WeightSource& source, const Checkpoint& checkpoint) {
+  ScaleRows scales;
+  if (source.scale_name.empty()) return scales;
+  const CheckpointTensor tensor = scale_tensor(source, checkpoint);
+  const std::vector<std::byte> bytes = read_whole(tensor);
+  scales.values.resize(bytes.size() / dtype_bytes(tensor.dtype));
+  for (size_t i = 0; i < scales.values.size(); ++i) {
+    const float scale = element_as_float(bytes.data(), tensor.dtype, static_cast<int64_t>(i));
+    if (!(scale > 0) || std::isinf(scale)) {
+      throw Error(
+          ErrorCode::kModel,
+          fmt::format("tensor \"{}\" has {} at {}; a scale is above 0 and finite, fetch the "
+                      "file again",
+                      source.scale_name, scale, i),
+          tensor.file->path().string());
+    }
+    scales.values[i] = scale;
+  }
+  scales.scale_rows = source.scales == WeightScales::kBlocks ? kScaleBlockRows
+                      : source.scales == WeightScales::kRows ? 1
+                                                             : source.shape[0];
+  scales.per_row = scales_per_row(source.matrix.format, source.shape[1]);
+  return scales;
+}
+
+// The type as pack_weight takes it: e4m3 as its codes.
+DType packed_dtype(DType dtype) { return dtype == DType::kE4m3 ? DType::kU8 : dtype; }
+
 // Reads a matrix straight into its packed form, without a host copy of it. Synchronizes, so that
 // the error of a cut file names the tensor that was read.
-void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
+void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, ScaleRows scales,
+                 Stream& stream) {
   const TensorReader reader(tensor);
-  pack_weight(stream, {.src = TensorView(nullptr, tensor.dtype, {source.shape[0], source.shape[1]}),
+  pack_weight(stream, {.src = TensorView(nullptr, packed_dtype(tensor.dtype),
+                                         {source.shape[0], source.shape[1]}),
                        .dst = source.matrix,
                        .row_begin = source.row_begin,
-                       .reader = &reader});
+                       .reader = &reader,
+                       .scales = scales.view(),
+                       .scale_rows = scales.scale_rows});
   stream.synchronize();
   reader.rethrow_failure();
 }
 
+// A uniform distribution of half width w has standard deviation w / sqrt(3).
+constexpr float kDummyHalfWidth = 0.02f * 1.7320508f;
+
 // Uniform values with the given mean and standard deviation 0.02, the usual initialisation of
 // transformers. It keeps the activations of random models finite.
 void fill_uniform(std::vector<BFloat16>& values, float mean, uint64_t& state) {
-  // A uniform distribution of half width w has standard deviation w / sqrt(3).
-  constexpr float kHalfWidth = 0.02f * 1.7320508f;
   for (BFloat16& value : values) {
     const float unit = static_cast<float>(split_mix(state) >> 40) * 0x1p-24f;  // [0, 1)
-    value = BFloat16(mean + kHalfWidth * (2 * unit - 1));
+    value = BFloat16(mean + kDummyHalfWidth * (2 * unit - 1));
   }
+}
+
+// The scales of a matrix whose rows are padded heads, one for each row; those of padding are 0, as
+// its numbers are.
+ScaleRows padded_scales(const WeightSource& source, const ScaleRows& scales) {
+  ScaleRows by_row{.per_row = scales.per_row};
+  for (int64_t row = 0; row < source.shape[0]; ++row) {
+    const float* from = scales.values.data() + row / scales.scale_rows * scales.per_row;
+    by_row.values.insert(by_row.values.end(), from, from + scales.per_row);
+  }
+  const std::vector<std::byte> padded =
+      pad_heads(source.padding, std::as_bytes(std::span(by_row.values)),
+                static_cast<size_t>(scales.per_row) * sizeof(float));
+  by_row.values.resize(padded.size() / sizeof(float));
+  std::memcpy(by_row.values.data(), padded.data(), padded.size());
+  return by_row;
 }
 
 // Pads the heads of a tensor, or of consecutive heads of one, and stores them. `bytes` has
 // source.shape and type `dtype`. Synchronizes.
 void store_padded(const WeightSource& source, DType dtype, std::span<const std::byte> bytes,
-                  Stream& stream) {
+                  ScaleRows scales, Stream& stream) {
   const HeadPadding& padding = source.padding;
   const bool by_rows = source.heads == HeadAxis::kRows;
   const auto num_rows = static_cast<size_t>(source.shape[0]);
@@ -130,11 +235,47 @@ void store_padded(const WeightSource& source, DType dtype, std::span<const std::
   int64_t cols = source.shape[1];
   int64_t& widened = by_rows ? rows : cols;
   widened = padding.padded_units(widened);
-  pack_weight(stream, {.src = TensorView(padded.data(), dtype, {rows, cols}),
+  if (scales.present() && by_rows) scales = padded_scales(source, scales);
+  pack_weight(stream, {.src = TensorView(padded.data(), packed_dtype(dtype), {rows, cols}),
                        .dst = source.matrix,
-                       .row_begin = source.row_begin});
-  stream.synchronize();  // pack_weight reads `padded`, which ends with this function
+                       .row_begin = source.row_begin,
+                       .scales = scales.view(),
+                       .scale_rows = scales.scale_rows});
+  stream.synchronize();  // pack_weight reads both, which end with this function
 }
+
+// Stores rows of a matrix from host memory. Synchronizes, since `bytes` and the scales belong to
+// the caller.
+void store_matrix(const WeightSource& source, DType dtype, std::span<const std::byte> bytes,
+                  ScaleRows scales, Stream& stream) {
+  pack_weight(stream, {.src = TensorView(const_cast<std::byte*>(bytes.data()), packed_dtype(dtype),
+                                         {source.shape[0], source.shape[1]}),
+                       .dst = source.matrix,
+                       .row_begin = source.row_begin,
+                       .scales = scales.view(),
+                       .scale_rows = scales.scale_rows});
+  stream.synchronize();
+}
+
+// Random values as codes of e4m3 with one scale, by which the largest is 448.
+struct DummyCodes {
+  static constexpr float kScale = kDummyHalfWidth / 448;
+
+  static std::vector<uint8_t> of(std::span<const BFloat16> values) {
+    const int16_t origin = e4m3_origin(127);  // of a scale of 1
+    std::vector<uint8_t> codes;
+    codes.reserve(values.size());
+    for (const BFloat16 value : values) {
+      codes.push_back(to_e4m3(BFloat16(static_cast<float>(value) / kScale).bits, origin));
+    }
+    return codes;
+  }
+  static ScaleRows scales(const WeightSource& source) {
+    const int64_t per_row = scales_per_row(source.matrix.format, source.shape[1]);
+    return {.values = std::vector<float>(static_cast<size_t>(source.shape[0] * per_row), kScale),
+            .per_row = per_row};
+  }
+};
 
 // Fills one tensor with random values. Draws at most 1024 rows and repeats them: timing does not
 // depend on values, and drawing all weights of a large model would dominate the start. With padding
@@ -149,29 +290,53 @@ void store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) {
   std::vector<BFloat16> values(static_cast<size_t>(std::min(rows, rows_at_once) * cols));
   fill_uniform(values, source.dummy_mean, state);
   if (!is_matrix && !source.pads()) return store_vector(source, values, stream);
+  const bool is_fp8 = has_scales(source.matrix.format);
+  std::vector<uint8_t> codes;
+  if (is_fp8) codes = DummyCodes::of(values);
+  const std::span<const std::byte> bytes =
+      is_fp8 ? std::as_bytes(std::span(codes)) : std::as_bytes(std::span(values));
+  const DType dtype = is_fp8 ? DType::kE4m3 : DType::kBF16;
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     WeightSource slice = source;
     slice.row_begin += by_heads ? padding.padded_units(row) : row;
     if (is_matrix) slice.shape[0] = std::min(rows_at_once, rows - row);
+    ScaleRows scales;
+    if (is_fp8) scales = DummyCodes::scales(slice);
+    const auto num_values = static_cast<size_t>((is_matrix ? slice.shape[0] : 1) * cols);
+    const std::span<const std::byte> part = bytes.first(num_values * dtype_bytes(dtype));
     if (source.pads()) {
-      const auto num_values = static_cast<size_t>((is_matrix ? slice.shape[0] : 1) * cols);
-      store_padded(slice, DType::kBF16, std::as_bytes(std::span(values).first(num_values)), stream);
+      store_padded(slice, dtype, part, std::move(scales), stream);
     } else {
-      pack_weight(stream, {.src = TensorView(values.data(), DType::kBF16, {slice.shape[0], cols}),
-                           .dst = source.matrix,
-                           .row_begin = slice.row_begin});
+      store_matrix(slice, dtype, part, std::move(scales), stream);
     }
   }
-  stream.synchronize();  // the copies read `values`, which ends with this function
 }
 
 }  // namespace
+
+std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint) {
+  if (source.scale_name.empty()) return {checkpoint.tensor(source.name, source.shape)};
+  return {checkpoint.fp8_tensor(source.name, source.shape), scale_tensor(source, checkpoint)};
+}
 
 // An arena without memory only counts: the same layout code plans and takes.
 size_t Weights::device_bytes(const ModelConfig& config, Device& device) {
   Arena plan;
   Weights(config).lay_out(plan, device);
   return plan.used_bytes();
+}
+
+size_t Weights::stored_bytes(const ModelConfig& config, Device& device) {
+  Arena plan;
+  Weights weights(config);
+  weights.lay_out(plan, device);
+  size_t num_bytes = 0;
+  for (const WeightSource& source : weights.sources_) {
+    const bool is_matrix = source.shape.size() == 2;
+    num_bytes +=
+        weight_bytes(source.matrix.format, source.shape[0], is_matrix ? source.shape[1] : 1);
+  }
+  return num_bytes;
 }
 
 Weights::Weights(const ModelConfig& config, Device& device)
@@ -183,7 +348,7 @@ Weights::Weights(const ModelConfig& config, Device& device)
 // Cuts all memory and lists all expected tensors, in the order of the checkpoint's layers.
 void Weights::lay_out(Arena& arena, Device& device) {
   const int64_t hidden = config_.hidden_size;
-  WeightLayout layout(arena, device, sources_);
+  WeightLayout layout(arena, device, config_.quantization, sources_);
   embedding_ = layout.matrix(config_.vocab_size, hidden);
   layout.add_rows(std::string(kEmbeddingName), embedding_, 0, config_.vocab_size);
   layers_.resize(config_.layers.size());
@@ -219,8 +384,9 @@ void Weights::lay_out_layer(WeightLayout& layout, int32_t index) {
 void Weights::check_names(const Checkpoint& checkpoint) const {
   std::vector<std::string> expected;
   for (const WeightSource& source : sources_) {
-    checkpoint.tensor(source.name, source.shape);  // throws if missing or mis-shaped
-    expected.push_back(source.name);
+    for (const CheckpointTensor& tensor : tensors_of(source, checkpoint)) {
+      expected.emplace_back(tensor.name);
+    }
   }
   // A head that is not read must be one that repeats the embedding.
   if (config_.tie_word_embeddings && checkpoint.has(kHeadName)) {
@@ -244,16 +410,20 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
   check_names(checkpoint);
   uint64_t bytes_done = 0;
   for (const WeightSource& source : sources_) {
-    const CheckpointTensor tensor = checkpoint.tensor(source.name, source.shape);
-    tensor.will_need();
+    const std::vector<CheckpointTensor> tensors = tensors_of(source, checkpoint);
+    for (const CheckpointTensor& tensor : tensors) {
+      tensor.will_need();
+      bytes_done += tensor.num_bytes;
+    }
+    const CheckpointTensor& tensor = tensors.front();
+    ScaleRows scales = read_scales(source, checkpoint);
     if (source.pads()) {
-      store_padded(source, tensor.dtype, read_whole(tensor), stream);
+      store_padded(source, tensor.dtype, read_whole(tensor), std::move(scales), stream);
     } else if (source.matrix.present()) {
-      load_matrix(source, tensor, stream);
+      load_matrix(source, tensor, std::move(scales), stream);
     } else {
       load_vector(source, tensor, stream);
     }
-    bytes_done += tensor.num_bytes;
     if (on_progress) {
       on_progress(static_cast<double>(bytes_done) / static_cast<double>(checkpoint.num_bytes()));
     }

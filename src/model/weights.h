@@ -30,6 +30,11 @@ struct LayerWeights {
   WeightsOf<Mlp> mlp;
 };
 
+// The tensors of a checkpoint that fill a source: the weight, then its scales if it has some.
+// Errors: kModel for one that is missing, mis-shaped or of another type than config.json says,
+// kUnsupported for a type that is not supported, naming it.
+std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint);
+
 class Weights {
  public:
   // Takes the device memory. Contents are undefined until `load` or `fill_dummy` returns.
@@ -37,6 +42,10 @@ class Weights {
 
   // Bytes of device memory that the constructor takes.
   static size_t device_bytes(const ModelConfig& config, Device& device);
+
+  // Bytes of all tensors in their formats, scales included; device memory takes more (packing, head
+  // padding).
+  static size_t stored_bytes(const ModelConfig& config, Device& device);
 
   // Compares names and shapes of a checkpoint with the configuration. Reads file headers only.
   // Errors: kModel for a missing, extra or mis-shaped tensor, naming it.

@@ -67,7 +67,9 @@ WeightsHasher::WeightsHasher(const Checkpoint& checkpoint, std::span<const Weigh
           std::vector<std::byte> piece(kPieceBytes);
           for (const WeightSource& source : sources) {
             if (stop.stop_requested()) return;
-            add_tensor(hash, checkpoint.tensor(source.name, source.shape), piece, stop);
+            for (const CheckpointTensor& tensor : tensors_of(source, checkpoint)) {
+              add_tensor(hash, tensor, piece, stop);
+            }
           }
           result_ = hash.value();
         } catch (...) {

@@ -23,7 +23,7 @@ void check(const sluice::ModelConfig& model) {
   require(attention.num_kv_heads > 0 && attention.num_q_heads > 0);
   require(attention.num_q_heads % attention.num_kv_heads == 0);
   require(head_dim >= 2 && head_dim <= 256 && head_dim % 2 == 0);
-  require(model.num_parameters() > 0 && model.weight_bytes(sluice::WeightFormat::kBFloat16) > 0);
+  require(model.num_parameters() > 0);
   require(model.kv_bytes_per_token() > 0 && sluice::max_positions(model) > 0);
   for (const int32_t id : model.eos_ids) require(id >= 0 && id < model.vocab_size);
   const sluice::RopeFrequencies rope = sluice::rope_frequencies(model);

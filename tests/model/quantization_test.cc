@@ -1,4 +1,6 @@
-// Quantized weights: the error names the method and what to fetch instead.
+// Quantized weights: FP8 is read; of others the error names the method and what to fetch instead.
+#include "model/quantization.h"
+
 #include <string>
 #include <vector>
 
@@ -7,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/expect_error.h"
+#include "io/json.h"
 #include "model/model_config.h"
 
 namespace sluice {
@@ -45,7 +48,6 @@ TEST(Quantization, NamesTheFileToFetchInsteadOfQuantizedOnes) {
     return json{{"quant_method", "compressed-tensors"}, {"format", format}};
   };
   for (const Case& c : std::vector<Case>{
-           {{{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}, "\"fp8\"", "-FP8"},
            {{{"quant_method", "fbgemm_fp8"}}, "\"fbgemm_fp8\"", "-FP8"},
            {{{"quant_method", "awq"}, {"bits", 4}}, "\"awq\" in 4 bits", "-AWQ"},
            {{{"quant_method", "gptq"}, {"bits", 8}}, "\"gptq\" in 8 bits", "-GPTQ-Int4"},
@@ -69,6 +71,50 @@ TEST(Quantization, NamesTheFileToFetchInsteadOfQuantizedOnes) {
     EXPECT_TRUE(contains(error, c.method));
     EXPECT_TRUE(contains(error, fmt::format("of the same name without {};", c.without)));
     EXPECT_TRUE(contains(error, "base_model"));
+  }
+}
+
+WeightQuantization read(const json& given) {
+  const json config = {{"quantization_config", given}};
+  return read_quantization(JsonObject(config, "config.json"));
+}
+
+// As Qwen writes it.
+TEST(Quantization, ReadsFp8InBlocks) {
+  const WeightQuantization fp8 = read({{"quant_method", "fp8"},
+                                       {"fmt", "e4m3"},
+                                       {"activation_scheme", "dynamic"},
+                                       {"weight_block_size", {128, 128}},
+                                       {"modules_to_not_convert", {"model.layers.0.mlp"}}});
+  EXPECT_EQ(fp8.scales, WeightScales::kBlocks);
+  EXPECT_EQ(fp8.scale_suffix, ".weight_scale_inv");
+  EXPECT_EQ(fp8.format_of("model.layers.0.self_attn.q_proj"), WeightFormat::kE4m3Groups);
+  EXPECT_EQ(fp8.format_of("model.layers.0.mlp.up_proj"), WeightFormat::kBFloat16);
+  EXPECT_EQ(fp8.format_of("model.layers.0.mlp2"), WeightFormat::kE4m3Groups);
+  EXPECT_EQ(fp8.format_of("lm_head"), WeightFormat::kBFloat16);
+  EXPECT_EQ(read({{"quant_method", "fp8"}}).scales, WeightScales::kTensor);
+}
+
+// As llm-compressor writes it.
+TEST(Quantization, ReadsCompressedTensorsInFp8) {
+  const auto compressed = [](json weights) {
+    weights["num_bits"] = 8;
+    weights["type"] = "float";
+    return json{{"quant_method", "compressed-tensors"},
+                {"format", "float-quantized"},
+                {"ignore", {"lm_head", "re:.*gate$"}},
+                {"config_groups", {{"group_0", {{"weights", weights}}}}}};
+  };
+  const WeightQuantization rows = read(compressed({{"strategy", "channel"}}));
+  EXPECT_EQ(rows.scales, WeightScales::kRows);
+  EXPECT_EQ(rows.format_of("model.layers.0.mlp.gate"), WeightFormat::kBFloat16);
+  EXPECT_EQ(rows.format_of("model.layers.0.mlp.gate_proj"), WeightFormat::kE4m3Rows);
+  EXPECT_EQ(read(compressed({{"strategy", "tensor"}})).scales, WeightScales::kTensor);
+  const json blocks = {{"strategy", "block"}, {"block_structure", {128, 128}}};
+  EXPECT_EQ(read(compressed(blocks)).scales, WeightScales::kBlocks);
+  for (const json& wrong :
+       {json{{"strategy", "group"}}, json{{"strategy", "block"}, {"block_structure", {64, 64}}}}) {
+    expect_error(ErrorCode::kModel, [&] { read(compressed(wrong)); });
   }
 }
 

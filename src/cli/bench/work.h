@@ -22,9 +22,9 @@ struct Work {
   // Bytes of weights that a decode step reads: all except an embedding table that is not also the
   // output head, of which it reads one row per sequence.
   double decode_weight_bytes() const {
-    constexpr double kBytesPerElement = 2;  // bf16
-    const auto all = static_cast<double>(model.num_parameters);
-    return kBytesPerElement * (model.tied_embeddings ? all : all - table_elements);
+    constexpr double kTableBytes = 2;  // of an element: tables are bf16 in every model
+    const auto all = static_cast<double>(model.weight_bytes);
+    return model.tied_embeddings ? all : all - kTableBytes * table_elements;
   }
 
   // Operations of a prompt's prefill:

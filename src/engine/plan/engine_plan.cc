@@ -390,6 +390,14 @@ void check_method(const EngineOptions& options, const PolicyPair& policies,
        speculative_method_name(method), policies.name());
 }
 
+void check_weights(const ModelConfig& config, const Device& device) {
+  if (!config.quantization.present() || device.kind() != DeviceKind::kCuda) return;
+  fail(ErrorCode::kUnsupported,
+       "the weights are in FP8, for which there are no kernels on a GPU yet; take the model in "
+       "BF16, "
+       "or --device cpu");
+}
+
 }  // namespace
 
 int32_t num_compute_threads(const EngineOptions& options, const Device& device) {
@@ -399,6 +407,7 @@ int32_t num_compute_threads(const EngineOptions& options, const Device& device) 
 EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config, Device& device,
                             const PolicyPair& policies, const HostMemory& host) {
   validate_options(options);
+  check_weights(config, device);
   const MakePlan make = [&](const EngineOptions& changed) {
     const bool for_longest = options.kv.offload == KvOffload::kAuto;
     return plan_mode({changed, config, device, policies, host, for_longest});

@@ -33,7 +33,8 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
   const int64_t q_rows = int64_t{num_q_heads} * heads.padded_head_dim;
   const int64_t kv_rows = int64_t{num_kv_heads} * heads.padded_head_dim;
   Weights w;
-  w.qkv = layout.matrix(q_rows + 2 * kv_rows, hidden);
+  w.qkv = layout.matrix(q_rows + 2 * kv_rows, hidden,
+                        {name + "q_proj", name + "k_proj", name + "v_proj"});
   layout.add_head_rows(name + "q_proj.weight", w.qkv, 0, num_q_heads, heads);
   layout.add_head_rows(name + "k_proj.weight", w.qkv, num_q_heads, num_kv_heads, heads);
   layout.add_head_rows(name + "v_proj.weight", w.qkv, num_q_heads + num_kv_heads, num_kv_heads,
@@ -50,7 +51,7 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
     w.k_norm = layout.vector(heads.padded_head_dim);
     layout.add_head_vector(name + "k_norm.weight", w.k_norm, heads, 1);
   }
-  w.o = layout.matrix(hidden, q_rows);
+  w.o = layout.matrix(hidden, q_rows, {name + "o_proj"});
   layout.add_head_columns(name + "o_proj.weight", w.o, heads);
   if (o_bias) {
     w.o_bias = layout.vector(hidden);

@@ -1,0 +1,199 @@
+// Weights in FP8: what is loaded stands for the numbers of the file, bit for bit, a model with them
+// answers as one with these numbers, and nothing that the engine promises changes.
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/llm_engine.h"
+#include "io/expect_error.h"
+#include "io/safetensors.h"
+#include "io/temp_dir.h"
+#include "model/weights.h"
+#include "ops/ops.h"
+#include "support/fp8_models.h"
+#include "support/run_bits.h"
+#include "support/test_device.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::Fp8Model;
+using testing::Job;
+using testing::write_fp8_model;
+
+constexpr WeightScales kAllScales[] = {WeightScales::kBlocks, WeightScales::kRows,
+                                       WeightScales::kTensor};
+
+// The product of a weight with the unit matrix: its columns, in f32. A sum has one number that is
+// not 0, so nothing is rounded but the number itself.
+std::vector<float> columns_of(const PackedWeight& weight, Stream& stream) {
+  const int64_t n = weight.num_rows, k = weight.num_cols;
+  std::vector<BFloat16> units(static_cast<size_t>(k * k));
+  for (int64_t i = 0; i < k; ++i) units[static_cast<size_t>(i * k + i)] = BFloat16(1.0f);
+  std::vector<float> out(static_cast<size_t>(k * n));
+  matmul(stream, {.x = TensorView(units.data(), DType::kBF16, {k, k}),
+                  .weight = weight,
+                  .bias = {},
+                  .out = TensorView(out.data(), DType::kF32, {k, n})});
+  stream.synchronize();
+  return out;
+}
+
+// Compares rows from `row_begin` on with a weight [rows, cols] of the file.
+void expect_rows(const std::vector<float>& columns, int64_t num_rows, int64_t row_begin,
+                 const std::vector<float>& weight, int64_t cols, const std::string& what) {
+  const auto rows = static_cast<int64_t>(weight.size()) / cols;
+  int64_t num_different = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const float loaded = columns[static_cast<size_t>(c * num_rows + row_begin + r)];
+      num_different += loaded == weight[static_cast<size_t>(r * cols + c)] ? 0 : 1;
+    }
+  }
+  EXPECT_EQ(num_different, 0) << what;
+}
+
+TEST(Fp8Weights, LoadedNumbersAreThoseOfTheFile) {
+  for (const WeightScales scales : kAllScales) {
+    const TempDir dir;
+    const Fp8Model model = write_fp8_model("qwen3-group2-tied", scales, dir.path());
+    const ModelDirectory directory(dir.path());
+    const ModelConfig config = read_model_config(directory);
+    const auto device = make_device("cpu", {.num_threads = 2});
+    const auto stream = device->make_stream({.name = "load", .num_threads = 2});
+    prepare_ops(*stream);
+    Weights weights(config, *device);
+    weights.load(Checkpoint(directory), *stream);
+    for (int32_t layer = 0; layer < config.num_layers(); ++layer) {
+      const std::string name = "model.layers." + std::to_string(layer) + ".";
+      const LayerWeights& loaded = weights.layer(LayerId(layer));
+      const auto& attention = std::get<Attention::Weights>(loaded.mixer);
+      const auto& mlp = std::get<DenseMlp::Weights>(loaded.mlp);
+      const auto check = [&](const PackedWeight& matrix, std::vector<std::string> parts) {
+        const std::vector<float> columns = columns_of(matrix, *stream);
+        int64_t row_begin = 0;
+        for (const std::string& part : parts) {
+          const std::vector<float>& weight = model.weights.at(name + part + ".weight");
+          expect_rows(columns, matrix.num_rows, row_begin, weight, matrix.num_cols, name + part);
+          row_begin += static_cast<int64_t>(weight.size()) / matrix.num_cols;
+        }
+        EXPECT_EQ(row_begin, matrix.num_rows);
+        EXPECT_TRUE(has_scales(matrix.format));
+      };
+      check(attention.qkv, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
+      check(attention.o, {"self_attn.o_proj"});
+      check(mlp.gate_up, {"mlp.gate_proj", "mlp.up_proj"});
+      check(mlp.down, {"mlp.down_proj"});
+    }
+  }
+}
+
+EngineOptions options_of(const TempDir& dir) {
+  EngineOptions options = testing::tiny_options("qwen3-group2-tied");
+  options.model = dir.path();
+  options.device = "cpu";
+  return options;
+}
+
+std::vector<Job> jobs() {
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 4; ++i) {
+    jobs.push_back({testing::random_tokens(50 + 40 * static_cast<int64_t>(i), i),
+                    testing::sampled(24, static_cast<int64_t>(i))});
+  }
+  return jobs;
+}
+
+// Alone or together, and wherever KV is.
+TEST(Fp8Weights, RowsDoNotDependOnEachOtherNorOnThePlaceOfKv) {
+  for (const WeightScales scales : kAllScales) {
+    const TempDir dir;
+    write_fp8_model("qwen3-group2-tied", scales, dir.path());
+    const std::vector<RequestOutput> together = testing::run_engine(options_of(dir), jobs());
+    EngineOptions alone = options_of(dir);
+    alone.max_num_seqs = 1;
+    testing::expect_all_same(testing::run_engine(alone, jobs()), together, "alone");
+    for (const char* mode : {"chunked", "layerwise"}) {
+      EngineOptions offloaded = options_of(dir);
+      offloaded.kv.offload = testing::kv_offload_named(mode);
+      offloaded.kv.num_slots = 2;
+      offloaded.kv.slot_blocks = 2;
+      offloaded.kv.host_bytes = 16 << 20;
+      offloaded.kv.device_bytes = 0;
+      testing::expect_all_same(testing::run_engine(offloaded, jobs()), together, mode);
+    }
+  }
+}
+
+double nmse(std::span<const float> a, std::span<const float> b) {
+  double error = 0, power = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - b[i];
+    error += d * d;
+    power += static_cast<double>(b[i]) * b[i];
+  }
+  return error / power;
+}
+
+// The logits of a text: those of FP8 are near those of its numbers in F32, which loading rounds to
+// bf16, and not those of the model that was quantized. Padded heads, other sizes of blocks' rests.
+TEST(Fp8Weights, AnswersAreThoseOfItsNumbers) {
+  for (const char* name : {"qwen3-group2-tied", "llama-heads8-tied", "qwen3-heads22-untied"}) {
+    for (const WeightScales scales : kAllScales) {
+      const bool pads = std::string(name).find("heads") != std::string::npos;
+      if (pads && scales == WeightScales::kBlocks) continue;  // refused
+      const TempDir fp8, plain;
+      const Fp8Model model = write_fp8_model(name, scales, fp8.path());
+      testing::write_plain_model(name, model, plain.path());
+      const auto logits = [&](const std::filesystem::path& path) {
+        EngineOptions options = testing::tiny_options(name);
+        options.model = path;
+        options.device = "cpu";
+        LlmEngine engine(options, nullptr);
+        TraceRecorder recorder({}, engine.device());
+        return engine.solo().trace(testing::random_tokens(60, 1), recorder, {});
+      };
+      const std::vector<float> quantized = logits(fp8.path());
+      EXPECT_LT(nmse(quantized, logits(plain.path())), 1e-3) << name;
+      EXPECT_GT(nmse(quantized, logits(testing::tiny_options(name).model)), 1e-4) << name;
+    }
+  }
+}
+
+// ---- Errors -----------------------------------------------------------------------------------
+
+std::string error_of(ErrorCode code, const TempDir& dir) {
+  return expect_error(code, [&] { LlmEngine engine(options_of(dir), nullptr); });
+}
+
+TEST(Fp8Weights, PartsOfOneMatrixAreAllQuantizedOrNone) {
+  const TempDir dir;
+  json config = testing::fp8_config(WeightScales::kRows);
+  config["ignore"] = {"lm_head", "re:.*q_proj"};
+  write_fp8_model("qwen3-group2-tied", WeightScales::kRows, dir.path(),
+                  {{"quantization_config", config}});
+  EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, dir), "leaves out one of"));
+}
+
+TEST(Fp8Weights, WhatDoesNotFitTheConfigurationIsNamed) {
+  const TempDir dir;
+  json config = testing::fp8_config(WeightScales::kRows);
+  config["ignore"] = {"model.layers.1.mlp"};
+  write_fp8_model("qwen3-group2-tied", WeightScales::kRows, dir.path(),
+                  {{"quantization_config", config}});
+  EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, dir), "model.layers.1.mlp"));
+  const TempDir other;  // scales of rows, where one for the whole matrix is expected
+  write_fp8_model("qwen3-group2-tied", WeightScales::kRows, other.path(),
+                  {{"quantization_config", testing::fp8_config(WeightScales::kTensor)}});
+  EXPECT_TRUE(contains(error_of(ErrorCode::kModel, other), "weight_scale\" has shape"));
+}
+
+}  // namespace
+}  // namespace sluice
