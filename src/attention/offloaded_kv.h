@@ -1,7 +1,7 @@
 // OffloadedKv: the Residency with sealed blocks in the host tier. A pass writes its KV to the stage
 // (prefill) or to the tails of its sequences (decode).
 //
-// Made by LlmEngine for kv_offload "chunked" and "layerwise". It plans and describes passes and
+// Made by make_residency for kv_offload "chunked" and "layerwise". It plans and describes passes and
 // sends full tails to the host; OffloadExecutor enqueues the attention. Thread rule: the engine's
 // thread.
 #pragma once
@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/make_residency.h"
 #include "attention/offload_arrays.h"
 #include "attention/offload_executor.h"
 #include "attention/offloaded_pass.h"
@@ -17,14 +18,6 @@
 #include "kv/offload_engine.h"
 
 namespace sluice {
-
-// Made by engine/plan/engine_plan.
-struct OffloadedLimits {
-  OffloadSizes sizes;
-  int64_t state_rows = 0;        // rows whose softmax state can be carried
-  bool blocks_stay = false;      // sealed blocks may be resident
-  bool needs_block_ids = false;  // of the policies
-};
 
 class OffloadedKv final : public Residency {
  public:

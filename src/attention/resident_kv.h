@@ -1,7 +1,7 @@
 // ResidentKv: the Residency with all KV in the device pool; a block table per sequence describes
 // it, and nothing is transferred.
 //
-// Made by LlmEngine for kv_offload "off". Thread rule: the engine's thread.
+// Made by make_residency for kv_offload "off". Thread rule: the engine's thread.
 #pragma once
 
 #include "attention/residency.h"

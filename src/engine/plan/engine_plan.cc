@@ -8,23 +8,17 @@
 
 #include "attention/head_profile.h"
 #include "attention/policy_names.h"
-#include "attention/pool_port.h"
-#include "attention/resident_kv.h"
 #include "core/error.h"
 #include "engine/plan/hot_page_choice.h"
 #include "engine/plan/kv_layout_choice.h"
 #include "engine/plan/memory_budget.h"
+#include "engine/plan/memory_entries.h"
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/plan_search.h"
 #include "engine/plan/stall_plan.h"
 #include "engine/plan/transfer_choice.h"
 #include "engine/plan/validate_options.h"
-#include "engine/runner.h"
-#include "engine/sampling/adjustment_arrays.h"
-#include "engine/sampling/token_masks.h"
 #include "engine/speculation/draft_limits.h"
-#include "model/weights.h"
-#include "ops/ops.h"
 
 namespace sluice {
 namespace {
@@ -48,7 +42,7 @@ int64_t choose_max_model_len(const EngineOptions& options, const ModelConfig& co
   return asked;
 }
 
-// A plan of lengths, layout and memory, to which the later steps add what they choose.
+// What memory there is, the layout of KV and the lengths of requests: what no other size changes.
 // Errors: kInvalidArgument for a length past the model's, and for pages that do not fit the blocks.
 EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {
   EnginePlan plan{.memory = find_memory_budget(input),
@@ -66,73 +60,24 @@ DraftLimits limits_of_drafts(const PlanInput& input) {
   return draft_limits(input.options.speculative, max_num_seqs(input.options));
 }
 
-// Sizes of passes for requests of up to `max_model_len`, and what the policies must provide for.
-void set_passes(const PlanInput& input, int64_t max_model_len, EnginePlan& plan) {
-  const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  plan.passes = choose_pass_sizes(input.options, input.traits(),
-                                  {.kv_offload = plan.kv_offload,
-                                   .block_tokens = block_tokens,
-                                   .max_model_len = max_model_len,
-                                   .scope_tokens = input.policies.prefill().prefill_scope_tokens(),
-                                   .draft_rows = limits_of_drafts(input).max_rows()});
-  const int64_t asked_chunk = input.options.prefill_chunk_tokens.value_or(0);
-  const int64_t chunk = plan.passes.scheduler.prefill_chunk_tokens;
-  if (asked_chunk > 0 && chunk != asked_chunk) {
-    plan.memory.notes.push_back(fmt::format(
-        "prefill_chunk_tokens is {} instead of {}: whole KV blocks", chunk, asked_chunk));
-  }
+// Sizes of passes for requests of up to `max_model_len`.
+PassSizes choose_passes(const PlanInput& input, const EnginePlan& plan, int64_t max_model_len) {
+  return choose_pass_sizes(input.options, input.traits(),
+                           {.kv_offload = plan.kv_offload,
+                            .block_tokens = plan.kv_layout.block.block_tokens,
+                            .max_model_len = max_model_len,
+                            .scope_tokens = input.policies.prefill().prefill_scope_tokens(),
+                            .draft_rows = limits_of_drafts(input).max_rows()});
+}
+
+// What the policies must provide for.
+PairLimits limits_of_policies(const PlanInput& input, const EnginePlan& plan) {
   const PassLimits& limits = plan.passes.limits;
-  plan.policies = {.max_decode_seqs = limits.max_seqs,
-                   .max_prefill_rows = limits.max_rows,
-                   .max_tokens = limits.max_blocks_per_seq * block_tokens,
-                   .num_q_heads = input.config.attention().num_q_heads,
-                   .counts_reads = input.options.count_page_reads};
-}
-
-PolicyMemory policy_memory(const PlanInput& input, const EnginePlan& plan) {
-  return input.policies.memory(plan.kv_layout, plan.num_blocks, plan.policies);
-}
-
-void add_entry(EnginePlan& plan, const char* name, const char* memory, size_t bytes) {
-  if (bytes > 0) plan.memory.entries.push_back({.name = name, .memory = memory, .bytes = bytes});
-}
-
-constexpr const char* kPassArrays = "pass arrays";
-
-size_t pass_array_bytes(const EnginePlan& plan) {
-  const PassLimits& limits = plan.passes.limits;
-  const size_t residency_bytes = offloads(plan) ? OffloadedKv::array_bytes(limits, plan.offloaded)
-                                                : ResidentKv::array_bytes(limits);
-  return Runner::memory_bytes(limits, residency_bytes);
-}
-
-// What both kinds of plan need beside KV.
-void add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
-  const PassSizes& passes = plan.passes;
-  add_entry(plan, "weights", "device", Weights::device_bytes(input.config, input.device));
-  add_entry(plan, "activations", "device", Decoder::scratch_bytes(input.config, passes.decoder));
-  add_entry(plan, kPassArrays, "device", pass_array_bytes(plan));
-  add_entry(plan, kPassArrays, "pinned", pass_array_bytes(plan));
-  const int64_t num_rows = passes.limits.max_logit_rows();
-  const int64_t vocab = input.config.vocab_size;
-  const size_t mask_bytes = TokenMasks::memory_bytes(num_rows, vocab);
-  add_entry(plan, "adjustments of logits", "device",
-            AdjustmentArrays::device_bytes(num_rows, vocab) + mask_bytes);
-  add_entry(plan, "adjustments of logits", "pinned",
-            AdjustmentArrays::pinned_bytes(num_rows, vocab) + mask_bytes);
-  add_entry(plan, "scratch of ops", "device", op_memory_bytes(input.device));
-  if (input.options.kv_store.dir && !offloads(plan)) {
-    add_entry(plan, "KV store", "pinned", PoolPort::pinned_bytes(plan.kv_layout));
-  }
-  const PolicyMemory of_policies = policy_memory(input, plan);
-  add_entry(plan, "selections", "device", of_policies.list_bytes);
-  add_entry(plan, "selections", "pinned", of_policies.pinned_bytes);
-}
-
-// Bytes of the device's budget that no entry has.
-size_t device_bytes_left(const EnginePlan& plan) {
-  const size_t budget = plan.memory.device_budget_bytes;
-  return budget - std::min(budget, plan.memory.device_used_bytes());
+  return {.max_decode_seqs = limits.max_seqs,
+          .max_prefill_rows = limits.max_rows,
+          .max_tokens = limits.max_blocks_per_seq * plan.kv_layout.block.block_tokens,
+          .num_q_heads = input.config.attention().num_q_heads,
+          .counts_reads = input.options.count_page_reads};
 }
 
 size_t bytes_of_blocks(int64_t num_blocks, const EnginePlan& plan) {
@@ -144,6 +89,11 @@ int32_t num_blocks_in(size_t bytes, const EnginePlan& plan) {
       std::min<size_t>(bytes / plan.kv_layout.block_bytes_all_layers(), 1 << 26));
 }
 
+// Bytes of the device's budget beside all that is chosen so far.
+size_t device_bytes_left(const PlanInput& input, const EnginePlan& plan) {
+  return device_bytes_left(plan.memory, memory_entries(input, plan));
+}
+
 // KV of max_num_seqs of the longest requests, since more could never be used; at most `cap`, or one
 // of them where the input says so.
 size_t wanted_kv_bytes(const PlanInput& input, size_t cap, const EnginePlan& plan) {
@@ -153,22 +103,26 @@ size_t wanted_kv_bytes(const PlanInput& input, size_t cap, const EnginePlan& pla
   return std::min(all, input.for_longest ? std::max(cap, longest) : cap);
 }
 
-// The summaries of all blocks, and the arrays that describe a block of the KV store to the
-// policies.
-void add_summary_entries(const PlanInput& input, EnginePlan& plan) {
-  const size_t summary_bytes = policy_memory(input, plan).summary_bytes;
-  add_entry(plan, "policy summaries", "device", summary_bytes);
-  if (!input.options.kv_store.dir || summary_bytes == 0) return;
-  add_entry(plan, "KV store", "device", BlockSummaries::device_bytes(plan.num_blocks));
+// The last step: what all of it takes, and whether it fits.
+EnginePlan finish_plan(const PlanInput& input, EnginePlan plan) {
+  const int64_t asked_chunk = input.options.prefill_chunk_tokens.value_or(0);
+  const int64_t chunk = plan.passes.scheduler.prefill_chunk_tokens;
+  if (asked_chunk > 0 && chunk != asked_chunk) {
+    plan.memory.notes.push_back(fmt::format(
+        "prefill_chunk_tokens is {} instead of {}: whole KV blocks", chunk, asked_chunk));
+  }
+  plan.memory.num_blocks = plan.num_blocks;
+  plan.memory.entries = memory_entries(input, plan);
+  return judge_fit(input.options, input.traits().shares_host_memory, std::move(plan));
 }
 
 // ---- KV on the device --------------------------------------------------------------------------
 
 // Blocks of the pool: what was asked for, else what the budget leaves. There the summaries of the
-// blocks, whose bytes only the policies can say, share it.
+// blocks, whose bytes only the policies can say, share it. REQUIRES: the plan has no blocks yet.
 int32_t choose_num_blocks(const PlanInput& input, const EnginePlan& plan) {
   if (input.options.kv.cache_bytes) return num_blocks_in(*input.options.kv.cache_bytes, plan);
-  const size_t left = device_bytes_left(plan);
+  const size_t left = device_bytes_left(input, plan);
   const size_t wanted = wanted_kv_bytes(input, input.traits().default_kv_bytes, plan);
   int32_t num_blocks = num_blocks_in(std::min(left, wanted), plan);
   while (num_blocks > 0) {
@@ -186,14 +140,10 @@ int32_t choose_num_blocks(const PlanInput& input, const EnginePlan& plan) {
 
 EnginePlan plan_resident(const PlanInput& input) {
   EnginePlan plan = begin_plan(input, KvOffload::kOff);
-  set_passes(input, plan.max_model_len, plan);
-  add_fixed_entries(input, plan);
+  plan.passes = choose_passes(input, plan, plan.max_model_len);
+  plan.policies = limits_of_policies(input, plan);
   plan.num_blocks = choose_num_blocks(input, plan);
-  plan.memory.num_blocks = plan.num_blocks;
-  add_entry(plan, "KV cache", "device", bytes_of_blocks(plan.num_blocks, plan));
-  add_summary_entries(input, plan);
-  judge_fit(input.options, input.traits().shares_host_memory, plan);
-  return plan;
+  return finish_plan(input, std::move(plan));
 }
 
 // ---- KV in host memory -------------------------------------------------------------------------
@@ -240,64 +190,61 @@ OffloadedLimits choose_offloaded(const PlanInput& input, const EnginePlan& plan)
 
 // How device memory for KV is used: what was asked for, else what the budget leaves. If every block
 // fits, all stay; else hot pages if decode makes lists, and blocks that stay if it does not.
-void choose_on_device(const PlanInput& input, EnginePlan& plan) {
-  plan.memory.kv_on_device = "none";
-  if (!may_have_residents(input)) return;
-  OffloadedLimits& offloaded = plan.offloaded;
-  const size_t bytes = input.options.kv.device_bytes.value_or(device_bytes_left(plan));
+struct OnDevice {
+  bool blocks_stay = false;
+  int32_t num_resident_blocks = 0;
+  HotPageSizes hot_pages;
+  std::string note;  // why; may be empty
+
+  const char* text(int32_t num_blocks) const {
+    if (hot_pages.num_places > 0) return "hot pages";
+    if (num_resident_blocks == 0) return "none";
+    return num_resident_blocks == num_blocks ? "all blocks" : "blocks that stay";
+  }
+};
+
+OnDevice choose_on_device(const PlanInput& input, const EnginePlan& plan) {
+  if (!may_have_residents(input)) return {};
+  const auto& given = input.options.kv.device_bytes;
+  const size_t bytes = given ? *given : device_bytes_left(input, plan);
   const int32_t num_residents = std::min(num_blocks_in(bytes, plan), plan.num_blocks);
   const SelectionRule rule = input.policies.decode().rule(plan.kv_layout.block);
-  if (num_residents < plan.num_blocks && rule.makes_page_lists()) {
-    const HotPageChoice choice = choose_hot_pages({.layout = plan.kv_layout,
-                                                   .num_blocks = plan.num_blocks,
-                                                   .rule = rule,
-                                                   .max_tokens = plan.policies.max_tokens,
-                                                   .max_seqs = plan.passes.limits.max_seqs},
-                                                  bytes);
-    plan.memory.notes.push_back(choice.note);
-    offloaded.sizes.hot_pages = choice.sizes;
-    offloaded.blocks_stay = choice.sizes.num_places == 0;
-    // Passes that cannot have resident blocks have fewer arrays.
-    for (MemoryPlanEntry& entry : plan.memory.entries) {
-      if (entry.name == kPassArrays) entry.bytes = pass_array_bytes(plan);
-    }
+  if (num_residents == plan.num_blocks || !rule.makes_page_lists()) {
+    return {.blocks_stay = true, .num_resident_blocks = num_residents, .hot_pages = {}, .note = ""};
   }
-  if (offloaded.blocks_stay) offloaded.sizes.num_resident_blocks = num_residents;
-  plan.memory.kv_on_device = offloaded.sizes.hot_pages.num_places > 0 ? "hot pages"
-                             : num_residents == plan.num_blocks       ? "all blocks"
-                             : num_residents > 0                      ? "blocks that stay"
-                                                                      : "none";
+  const HotPageChoice choice = choose_hot_pages({.layout = plan.kv_layout,
+                                                 .num_blocks = plan.num_blocks,
+                                                 .rule = rule,
+                                                 .max_tokens = plan.policies.max_tokens,
+                                                 .max_seqs = plan.passes.limits.max_seqs},
+                                                bytes);
+  const bool blocks_stay = choice.sizes.num_places == 0;
+  return {.blocks_stay = blocks_stay,
+          .num_resident_blocks = blocks_stay ? num_residents : 0,
+          .hot_pages = choice.sizes,
+          .note = choice.note};
 }
 
-void add_offload_entries(const PlanInput& input, EnginePlan& plan) {
-  OffloadSizes& sizes = plan.offloaded.sizes;
-  const size_t tail_bytes = bytes_of_blocks(sizes.num_tails, plan);
-  const size_t flow_bytes = OffloadEngine::device_bytes(plan.kv_layout, sizes) - tail_bytes;
-  add_entry(plan, "KV ring and stage", "device", flow_bytes);
-  add_entry(plan, "KV tails", "device", tail_bytes);
-  add_entry(plan, "softmax state", "device",
-            OffloadExecutor::state_bytes(plan.offloaded.state_rows, plan.policies.num_q_heads,
-                                         plan.kv_layout.block.head_dim));
-  add_summary_entries(input, plan);
-  choose_on_device(input, plan);
-  add_entry(plan, "resident KV blocks", "device", bytes_of_blocks(sizes.num_resident_blocks, plan));
-  add_entry(plan, "hot KV pages", "device",
-            HotPageCache::device_bytes(plan.kv_layout, plan.num_blocks, sizes.hot_pages));
-  add_entry(plan, "KV host tier", "pinned", OffloadEngine::pinned_bytes(plan.kv_layout, sizes));
+// Passes that cannot have resident blocks have fewer arrays, which is not used for more of them.
+EnginePlan with_residents(const PlanInput& input, EnginePlan plan) {
+  const OnDevice on_device = choose_on_device(input, plan);
+  plan.offloaded.blocks_stay = on_device.blocks_stay;
+  plan.offloaded.sizes.num_resident_blocks = on_device.num_resident_blocks;
+  plan.offloaded.sizes.hot_pages = on_device.hot_pages;
+  plan.memory.kv_on_device = on_device.text(plan.num_blocks);
+  if (!on_device.note.empty()) plan.memory.notes.push_back(on_device.note);
+  return plan;
 }
 
 // The tier's size bounds the length of a sequence, and that bounds a layer-wise pass.
 EnginePlan plan_with_tier(const PlanInput& input, KvOffload kv_offload, size_t host_bytes) {
   EnginePlan plan = begin_plan(input, kv_offload);
   plan.num_blocks = num_blocks_in(host_bytes, plan);
-  plan.memory.num_blocks = plan.num_blocks;
   const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
-  set_passes(input, std::clamp<int64_t>(capacity, 1, plan.max_model_len), plan);
+  plan.passes = choose_passes(input, plan, std::clamp<int64_t>(capacity, 1, plan.max_model_len));
+  plan.policies = limits_of_policies(input, plan);
   plan.offloaded = choose_offloaded(input, plan);
-  add_fixed_entries(input, plan);
-  add_offload_entries(input, plan);
-  judge_fit(input.options, input.traits().shares_host_memory, plan);
-  return plan;
+  return finish_plan(input, with_residents(input, std::move(plan)));
 }
 
 // Bytes by which a plan takes more memory than a tier of the default's size may.
@@ -399,6 +346,14 @@ void check_weights(const ModelConfig& config, const Device& device) {
 }
 
 }  // namespace
+
+ResidencySizes residency_sizes(const EnginePlan& plan) {
+  return {.layout = plan.kv_layout,
+          .num_blocks = plan.num_blocks,
+          .pass = plan.passes.limits,
+          .num_q_heads = plan.policies.num_q_heads,
+          .offloaded = offloads(plan) ? std::optional(plan.offloaded) : std::nullopt};
+}
 
 int32_t num_compute_threads(const EngineOptions& options, const Device& device) {
   return options.num_threads.value_or(device.info().num_cores);

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "attention/offloaded_kv.h"
+#include "attention/make_residency.h"
 #include "attention/policy_pair.h"
 #include "device/device.h"
 #include "device/host/host_memory.h"
@@ -33,6 +33,9 @@ struct EnginePlan {
 
 // Whether sealed blocks live in the host tier.
 inline bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOffload::kOff; }
+
+// Where the plan puts KV.
+ResidencySizes residency_sizes(const EnginePlan& plan);
 
 // Errors: kInvalidArgument for options that are out of range or contradict each other or the model,
 // naming option, value and remedy. Memory that is too small is no error here: `memory.fits` is

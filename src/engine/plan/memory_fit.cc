@@ -83,7 +83,7 @@ std::string readable_bytes(size_t bytes) {
   return fmt::format("{:.2f} GiB", amount / (1 << 30));
 }
 
-void judge_fit(const EngineOptions& options, bool shared, EnginePlan& plan) {
+EnginePlan judge_fit(const EngineOptions& options, bool shared, EnginePlan plan) {
   MemoryPlan& memory = plan.memory;
   const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
   const size_t device_used = memory.device_used_bytes();
@@ -108,6 +108,7 @@ void judge_fit(const EngineOptions& options, bool shared, EnginePlan& plan) {
   }
   memory.fits = memory.remedy.empty();
   memory.max_model_len = plan.max_model_len;
+  return plan;
 }
 
 }  // namespace sluice

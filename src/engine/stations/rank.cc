@@ -5,8 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "attention/offloaded_kv.h"
-#include "attention/resident_kv.h"
+#include "attention/make_residency.h"
 #include "core/error.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
@@ -23,7 +22,7 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   prepare_ops(*compute_);
   weights_ = std::make_unique<Weights>(config, *device_);
   policies_ = std::move(policies);
-  make_residency(on_progress);
+  allocate_kv(on_progress);
   policies_->initialize(*device_, plan.kv_layout, plan.num_blocks, plan.policies);
   decoder_ = std::make_unique<Decoder>(config, *weights_, plan.passes.decoder, *device_, *compute_);
   runner_ =
@@ -39,22 +38,15 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
                                plan.passes.limits);
 }
 
-void Rank::make_residency(const OnProgress& on_progress) {
-  const EnginePlan& plan = front_.plan();
-  if (!offloads(plan)) {
-    residency_ = std::make_unique<ResidentKv>(*policies_, *device_, *compute_, plan.kv_layout,
-                                              plan.num_blocks, plan.passes.limits);
-    return;
-  }
+void Rank::allocate_kv(const OnProgress& on_progress) {
   const auto on_pinned = [&](size_t done, size_t total) {
     if (!on_progress) return;
     on_progress({.stage = LoadProgress::Stage::kPinning,
                  .share = static_cast<double>(done) / static_cast<double>(total),
                  .total_bytes = total});
   };
-  residency_ = std::make_unique<OffloadedKv>(*policies_, *device_, *compute_, plan.kv_layout,
-                                             plan.passes.limits, plan.offloaded,
-                                             plan.policies.num_q_heads, on_pinned);
+  residency_ =
+      make_residency(*policies_, *device_, *compute_, residency_sizes(front_.plan()), on_pinned);
 }
 
 std::optional<WeightsHash> Rank::load_weights(int64_t seed, bool wants_hash,

@@ -66,7 +66,7 @@ class Rank {
   Residency& residency() const { return *residency_; }
 
  private:
-  void make_residency(const OnProgress& on_progress);
+  void allocate_kv(const OnProgress& on_progress);
 
   const Front& front_;
   StepRecorder* recorder_ = nullptr;

@@ -1,0 +1,85 @@
+// Asks each part of an engine what it will allocate.
+#include "engine/plan/memory_entries.h"
+
+#include <algorithm>
+
+#include "attention/block_summaries.h"
+#include "attention/pool_port.h"
+#include "engine/runner.h"
+#include "engine/sampling/adjustment_arrays.h"
+#include "engine/sampling/token_masks.h"
+#include "model/decoder.h"
+#include "model/weights.h"
+#include "ops/ops.h"
+
+namespace sluice {
+namespace {
+
+class EntryList {
+ public:
+  void add(const char* name, const char* memory, size_t bytes) {
+    if (bytes > 0) entries_.push_back({.name = name, .memory = memory, .bytes = bytes});
+  }
+  // The same bytes on both sides.
+  void add_mirrored(const char* name, size_t bytes) {
+    add(name, "device", bytes);
+    add(name, "pinned", bytes);
+  }
+  std::vector<MemoryPlanEntry> take() { return std::move(entries_); }
+
+ private:
+  std::vector<MemoryPlanEntry> entries_;
+};
+
+void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) {
+  const PassSizes& passes = plan.passes;
+  list.add("weights", "device", Weights::device_bytes(input.config, input.device));
+  list.add("activations", "device", Decoder::scratch_bytes(input.config, passes.decoder));
+  list.add_mirrored(
+      "pass arrays",
+      Runner::memory_bytes(passes.limits, residency_array_bytes(residency_sizes(plan))));
+  const int64_t num_rows = passes.limits.max_logit_rows();
+  const int64_t vocab = input.config.vocab_size;
+  const size_t mask_bytes = TokenMasks::memory_bytes(num_rows, vocab);
+  list.add("adjustments of logits", "device",
+           AdjustmentArrays::device_bytes(num_rows, vocab) + mask_bytes);
+  list.add("adjustments of logits", "pinned",
+           AdjustmentArrays::pinned_bytes(num_rows, vocab) + mask_bytes);
+  list.add("scratch of ops", "device", op_memory_bytes(input.device));
+}
+
+// The summaries of all blocks, and the arrays that describe a block of the KV store to the
+// policies.
+void add_summaries(const PlanInput& input, const EnginePlan& plan, size_t summary_bytes,
+                   EntryList& list) {
+  list.add("policy summaries", "device", summary_bytes);
+  if (!input.options.kv_store.dir || summary_bytes == 0) return;
+  list.add("KV store", "device", BlockSummaries::device_bytes(plan.num_blocks));
+}
+
+}  // namespace
+
+std::vector<MemoryPlanEntry> memory_entries(const PlanInput& input, const EnginePlan& plan) {
+  const PolicyMemory of_policies =
+      input.policies.memory(plan.kv_layout, plan.num_blocks, plan.policies);
+  EntryList list;
+  add_model(input, plan, list);
+  if (input.options.kv_store.dir && !offloads(plan)) {
+    list.add("KV store", "pinned", PoolPort::pinned_bytes(plan.kv_layout));
+  }
+  list.add("selections", "device", of_policies.list_bytes);
+  list.add("selections", "pinned", of_policies.pinned_bytes);
+  for (const MemoryNeed& need : residency_memory(residency_sizes(plan))) {
+    list.add(need.name, need.memory, need.bytes);
+  }
+  add_summaries(input, plan, of_policies.summary_bytes, list);
+  return list.take();
+}
+
+size_t device_bytes_left(const MemoryPlan& budget, const std::vector<MemoryPlanEntry>& entries) {
+  size_t used = 0;
+  for (const MemoryPlanEntry& entry : entries) used += entry.memory == "device" ? entry.bytes : 0;
+  return budget.device_budget_bytes - std::min(budget.device_budget_bytes, used);
+}
+
+}  // namespace sluice

@@ -1,0 +1,23 @@
+// memory_entries: the lines of the memory plan, from sizes that are chosen already.
+//
+// One step of engine_plan.cc, which also asks it what a plan without KV blocks takes. Thread rule:
+// pure functions.
+#pragma once
+
+#include <vector>
+
+#include "engine/plan/engine_plan.h"
+#include "engine/plan/plan_input.h"
+#include "sluice/inspect.h"
+
+namespace sluice {
+
+// All that an engine of this plan allocates, in the order in which it is printed: what every plan
+// has, KV, summaries. Parts of 0 bytes are left out. Reads kv_layout, kv_offload, num_blocks,
+// passes, policies and offloaded of `plan`.
+std::vector<MemoryPlanEntry> memory_entries(const PlanInput& input, const EnginePlan& plan);
+
+// Bytes of the device's budget that these entries leave; 0 if they exceed it.
+size_t device_bytes_left(const MemoryPlan& budget, const std::vector<MemoryPlanEntry>& entries);
+
+}  // namespace sluice
