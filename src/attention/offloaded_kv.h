@@ -1,9 +1,9 @@
 // OffloadedKv: the Residency with sealed blocks in the host tier. A pass writes its KV to the stage
 // (prefill) or to the tails of its sequences (decode).
 //
-// Made by make_residency for kv_offload "chunked" and "layerwise". It plans and describes passes and
-// sends full tails to the host; OffloadExecutor enqueues the attention. Thread rule: the engine's
-// thread.
+// Made by make_residency for kv_offload "chunked" and "layerwise". It plans and describes passes
+// and sends full tails to the host; OffloadExecutor enqueues the attention. Thread rule: the
+// engine's thread.
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,8 @@ double gibibytes(size_t bytes);
 // "1 byte", "0.75 MiB", "14.2 GiB".
 std::string readable_bytes(size_t bytes);
 
-// The plan with its verdict: `fits` and, if false, the reason as `remedy`. max_model_len becomes what
-// the KV cache holds, with a warning; a given max_model_len above that does not fit instead.
+// The plan with its verdict: `fits` and, if false, the reason as `remedy`. max_model_len becomes
+// what the KV cache holds, with a warning; a given max_model_len above that does not fit instead.
 // `shared`: device memory is host memory.
 EnginePlan judge_fit(const EngineOptions& options, bool shared, EnginePlan plan);
 
