@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <optional>
-#include <regex>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include <boost/regex.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -72,12 +73,20 @@ std::string describe_method(const JsonObject& given) {
   return text;
 }
 
-// A pattern of `ignore`. Errors: kModel for one that is no regular expression.
-std::regex compiled(const std::string& pattern, const JsonObject& given) {
+// Whether a pattern of `ignore` matches the beginning of a module's name, as Python's re.match
+// does. Boost's search, unlike that of the standard library, ends with an error where a pattern
+// would take exponential time, and does not recurse. Errors: kModel for what is no regular
+// expression, and for such a pattern.
+bool matches_beginning(const std::string& pattern, std::string_view module) {
   try {
-    return std::regex(pattern);
-  } catch (const std::regex_error&) {
-    given.fail("ignore", "a list of names and of regular expressions after \"re:\"");
+    return boost::regex_search(module.begin(), module.end(), boost::regex(pattern),
+                               boost::regex_constants::match_continuous);
+  } catch (const std::runtime_error&) {  // boost::regex_error is one
+    fail(
+        ErrorCode::kModel,
+        "quantization_config of config.json ignores modules by the pattern {}, which is no regular "
+        "expression or takes too long to match; fetch config.json again",
+        describe_json(pattern));
   }
 }
 
@@ -157,7 +166,7 @@ std::optional<WeightQuantization> read_compressed(const JsonObject& given) {
       continue;
     }
     quantization.patterns.push_back(module.substr(kPattern.size()));
-    compiled(quantization.patterns.back(), given);
+    matches_beginning(quantization.patterns.back(), "");
   }
   return quantization;
 }
@@ -172,7 +181,7 @@ WeightFormat WeightQuantization::format_of(std::string_view module) const {
            (module.size() == listed.size() || module[listed.size()] == '.');
   };
   const auto matches = [&](const std::string& pattern) {
-    return std::regex_match(module.begin(), module.end(), std::regex(pattern));
+    return matches_beginning(pattern, module);
   };
   const bool is_plain = !present() || module == "lm_head" || std::ranges::any_of(ignored, is_in) ||
                         std::ranges::any_of(patterns, matches);

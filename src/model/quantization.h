@@ -27,7 +27,7 @@ struct WeightQuantization {
   WeightScales scales = WeightScales::kNone;
   std::string scale_suffix;           // of the scales' tensor in place of ".weight"
   std::vector<std::string> ignored;   // modules that are not quantized, and what is in them
-  std::vector<std::string> patterns;  // the same as regular expressions of whole names
+  std::vector<std::string> patterns;  // the same by regular expressions of how names begin
 
   bool present() const { return scales != WeightScales::kNone; }
   // How the weight of a module ("model.layers.0.self_attn.q_proj") is stored.

@@ -109,6 +109,9 @@ TEST(Quantization, ReadsCompressedTensorsInFp8) {
   EXPECT_EQ(rows.scales, WeightScales::kRows);
   EXPECT_EQ(rows.format_of("model.layers.0.mlp.gate"), WeightFormat::kBFloat16);
   EXPECT_EQ(rows.format_of("model.layers.0.mlp.gate_proj"), WeightFormat::kE4m3Rows);
+  json by_beginning = compressed({{"strategy", "channel"}});
+  by_beginning["ignore"] = {"re:model.layers.1.mlp"};
+  EXPECT_EQ(read(by_beginning).format_of("model.layers.1.mlp.up_proj"), WeightFormat::kBFloat16);
   EXPECT_EQ(read(compressed({{"strategy", "tensor"}})).scales, WeightScales::kTensor);
   const json blocks = {{"strategy", "block"}, {"block_structure", {128, 128}}};
   EXPECT_EQ(read(compressed(blocks)).scales, WeightScales::kBlocks);
@@ -116,6 +119,23 @@ TEST(Quantization, ReadsCompressedTensorsInFp8) {
        {json{{"strategy", "group"}}, json{{"strategy", "block"}, {"block_structure", {64, 64}}}}) {
     expect_error(ErrorCode::kModel, [&] { read(compressed(wrong)); });
   }
+}
+
+// Patterns come from a file that anyone may have written.
+TEST(Quantization, RefusesPatternsThatAreWrongOrTakeForever) {
+  json config = {
+      {"quant_method", "compressed-tensors"},
+      {"format", "float-quantized"},
+      {"config_groups",
+       {{"group_0",
+         {{"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}}}}}}};
+  config["ignore"] = {"re:(layers"};
+  expect_error(ErrorCode::kModel, [&] { read(config); });
+  config["ignore"] = {"re:(([a-z.])+)+$"};
+  const WeightQuantization hostile = read(config);
+  expect_error(ErrorCode::kModel, [&] {
+    hostile.format_of("model.layers.self_attn.q_proj.model.layers.self_attn.q_proj.mlp!");
+  });
 }
 
 }  // namespace
