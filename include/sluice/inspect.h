@@ -49,7 +49,7 @@ struct MemoryPlan {
   int64_t num_blocks = 0;           // of the KV cache
   int32_t block_size = 0;           // tokens
   int64_t max_model_len = 0;        // longest request that fits
-  std::string kv_cache_dtype;       // "bf16" or "fp8_e4m3"; never "auto"
+  std::string kv_cache_dtype;       // "bf16", "fp8_e4m3" or "int8"; never "auto"
   std::string kv_offload;           // "off", "chunked" or "layerwise"; never "auto"
   // What device memory keeps of offloaded KV beside ring, stage and tails: "all blocks", "hot
   // pages", "blocks that stay" or "none"; empty with KV on the device. A note says why.

@@ -35,9 +35,10 @@ enum class KvCacheDtype {
   kFp8,       // kFp8E4m3
   kFp8E4m3,   // rounded to FP8 when they are written: half the bytes; what is computed with them
               // stays bf16
+  kInt8,      // rounded to integers likewise: as many bytes, a tenth of the error; on a CPU
 };
 
-inline constexpr const char* kKvCacheDtypeNames[] = {"auto", "bfloat16", "fp8", "fp8_e4m3"};
+inline constexpr const char* kKvCacheDtypeNames[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "int8"};
 
 constexpr const char* kv_cache_dtype_name(KvCacheDtype dtype) {
   return kKvCacheDtypeNames[static_cast<size_t>(dtype)];
@@ -79,8 +80,8 @@ inline constexpr std::array kKvOptionRows = {
          .kind = OptionKind::kChoice,
          .choices = kKvCacheDtypeNames,
          .when_unset = "auto",
-         .help = "keys and values: bfloat16, or fp8 (fp8_e4m3), which takes half the bytes and "
-                 "rounds them once; auto is bfloat16"}),
+         .help = "keys and values: bfloat16, or fp8 (fp8_e4m3) or int8, which take half the bytes "
+                 "and round them once; auto is bfloat16"}),
     option_row<&KvOptions::block_size>({.name = "block_size",
                                         .min = kMinBlockTokens,
                                         .max = kMaxBlockTokens,

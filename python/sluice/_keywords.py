@@ -12,7 +12,7 @@ T = TypeVar("T")
 # Options of vLLM's LLM that Sluice does not have, with the values that mean what Sluice does anyway.
 NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
     "tensor_parallel_size": (1,), "pipeline_parallel_size": (1,), "data_parallel_size": (1,),
-    "dtype": ("auto", "bfloat16"), "kv_cache_dtype": ("auto", "bfloat16"), "quantization": (None,),
+    "dtype": ("auto", "bfloat16"), "quantization": (None,),
     "tokenizer": (None,), "tokenizer_mode": ("auto",), "trust_remote_code": (False, True), "revision": (None,),
     "tokenizer_revision": (None,), "runner": ("auto", "generate"), "enable_chunked_prefill": (None, True),
     "enable_lora": (False,), "disable_log_stats": (False, True), "disable_custom_all_reduce": (False, True),

@@ -43,8 +43,17 @@ class LayerRange {
 
 // The element of blocks that an option asks for.
 constexpr KvElement kv_element_of(KvCacheDtype dtype) {
-  const bool is_fp8 = dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4m3;
-  return is_fp8 ? KvElement::kE4m3 : KvElement::kBFloat16;
+  switch (dtype) {
+    case KvCacheDtype::kAuto:
+    case KvCacheDtype::kBFloat16:
+      return KvElement::kBFloat16;
+    case KvCacheDtype::kFp8:
+    case KvCacheDtype::kFp8E4m3:
+      return KvElement::kE4m3;
+    case KvCacheDtype::kInt8:
+      return KvElement::kInt8;
+  }
+  return KvElement::kBFloat16;
 }
 
 struct KvLayout {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "ops/e4m3.h"
+#include "ops/kv_rounding.h"
 
 namespace sluice {
 namespace {
@@ -12,15 +12,16 @@ namespace {
 // The row of token `token` of the keys, or values, at `half`.
 void copy_row(const std::byte* half, const KvBlockShape& shape, int32_t token,
               std::span<BFloat16> to) {
-  expect_kv_element("a copy of KV", shape, {KvElement::kBFloat16, KvElement::kE4m3});
+  expect_kv_element("a copy of KV", shape,
+                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
   const std::byte* row = half + shape.row_offset(token);
   if (shape.element == KvElement::kBFloat16) {
     std::copy_n(reinterpret_cast<const BFloat16*>(row), shape.head_dim, to.begin());
     return;
   }
   const auto* scale = reinterpret_cast<const uint8_t*>(half + shape.scale_offset(token));
-  read_e4m3(reinterpret_cast<const uint8_t*>(row), *scale, shape.head_dim,
-            reinterpret_cast<uint16_t*>(to.data()));
+  read_kv_row(shape.element, reinterpret_cast<const uint8_t*>(row), *scale, shape.head_dim,
+              reinterpret_cast<uint16_t*>(to.data()));
 }
 
 }  // namespace

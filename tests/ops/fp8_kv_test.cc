@@ -1,5 +1,5 @@
-// KV in e4m3: the rounding of rows against double precision, and every op that writes or reads KV
-// against the same op over bf16 that was rounded before, bit for bit.
+// KV in e4m3 and in int8: the rounding of rows against double precision, and every op that writes
+// or reads KV against the same op over bf16 that was rounded before, bit for bit.
 //
 // Reveals: scales of the wrong token, ranges that overflow or vanish, tiles without their scales,
 // and arithmetic that differs from that of bf16.
@@ -10,12 +10,12 @@
 #include <numeric>
 
 #include "attention_check.h"
-#include "e4m3_blocks.h"
 #include "ops/pages/page_selection.h"
 #include "ops/rows/rope.h"
 #include "ops/tiles/audit_mass.h"
 #include "ops/tiles/tile_columns.h"
 #include "planted_text.h"
+#include "rounded_blocks.h"
 #include "support/sample_of.h"
 
 namespace sluice::testing {
@@ -46,13 +46,39 @@ double as_double(uint16_t bits) {
 }
 
 // The values that a row stands for after rounding.
-std::vector<uint16_t> rounded_row(const std::vector<uint16_t>& row) {
+std::vector<uint16_t> rounded_row(const std::vector<uint16_t>& row,
+                                  KvElement element = KvElement::kE4m3) {
   const auto count = static_cast<int32_t>(row.size());
   std::vector<uint8_t> numbers(row.size());
-  const uint8_t scale = round_to_e4m3(row.data(), count, numbers.data());
+  const uint8_t scale = round_kv_row(element, row.data(), count, numbers.data());
   std::vector<uint16_t> values(row.size());
-  read_e4m3(numbers.data(), scale, count, values.data());
+  read_kv_row(element, numbers.data(), scale, count, values.data());
   return values;
+}
+
+// Rows of random bf16 whose exponents differ by `spread` at most, one for each seed.
+std::vector<std::vector<uint16_t>> random_rows(uint32_t num_rows, float spread = 1.0f) {
+  std::vector<std::vector<uint16_t>> rows(num_rows);
+  for (uint32_t seed = 1; seed <= num_rows; ++seed) {
+    for (const BFloat16 value : random_bf16(128, seed, std::pow(2.0f, spread * (seed % 40)))) {
+      rows[seed - 1].push_back(value.bits);
+    }
+  }
+  return rows;
+}
+
+// Error over power, of all numbers.
+double nmse_of(KvElement element) {
+  double error = 0.0;
+  double power = 0.0;
+  for (const std::vector<uint16_t>& row : random_rows(100, 0.0f)) {
+    const std::vector<uint16_t> values = rounded_row(row, element);
+    for (size_t i = 0; i < row.size(); ++i) {
+      error += std::pow(as_double(values[i]) - as_double(row[i]), 2);
+      power += std::pow(as_double(row[i]), 2);
+    }
+  }
+  return error / power;
 }
 
 TEST(E4m3Rows, AreTheNearestNumbersWithTheSmallestScale) {
@@ -80,43 +106,57 @@ TEST(E4m3Rows, AreTheNearestNumbersWithTheSmallestScale) {
   }
 }
 
-TEST(E4m3Rows, RoundingTwiceChangesNothing) {
-  for (uint32_t seed = 1; seed < 200; ++seed) {
-    std::vector<uint16_t> row;
-    for (const BFloat16 value : random_bf16(128, seed, std::ldexp(1.0f, seed % 40 - 20))) {
-      row.push_back(value.bits);
+// The same for int8, whose numbers are integers.
+TEST(Int8Rows, AreTheNearestIntegersWithTheSmallestScale) {
+  for (uint32_t exponent = 0; exponent < 255; ++exponent) {
+    for (uint32_t mantissa = 0; mantissa < 128; ++mantissa) {
+      const auto largest = static_cast<uint16_t>(exponent << 7 | mantissa);
+      std::vector<uint16_t> row = {largest, 0, 0x8000};
+      for (uint32_t below = 1; below < std::min(exponent, 10u); ++below) {
+        row.push_back(static_cast<uint16_t>((exponent - below) << 7 | (mantissa * 77 % 128)) ^
+                      (below % 2 == 0 ? 0x8000u : 0u));
+      }
+      int power = -126;
+      while (std::nearbyint(std::ldexp(as_double(largest), -power)) > 127) ++power;
+      const std::vector<uint16_t> values = rounded_row(row, KvElement::kInt8);
+      for (size_t i = 0; i < row.size(); ++i) {
+        const double value = as_double(row[i]);
+        const double expected = std::ldexp(std::nearbyint(std::ldexp(value, -power)), power);
+        ASSERT_EQ(as_double(values[i]), std::copysign(expected, value))
+            << "exponent " << exponent << ", mantissa " << mantissa << ", number " << i;
+      }
     }
-    const std::vector<uint16_t> once = rounded_row(row);
-    EXPECT_EQ(rounded_row(once), once);
   }
 }
 
-TEST(E4m3Rows, OfNumbersThatAreNotFiniteAreNan) {
-  for (const uint16_t bad : {0x7f80, 0xff80, 0x7fc0, 0xffff}) {
-    for (const uint16_t value : rounded_row({0x3f80, bad, 0x0000})) {
-      EXPECT_TRUE(std::isnan(as_double(value)));
+TEST(RoundedRows, RoundingTwiceChangesNothing) {
+  for (const KvElement element : {KvElement::kE4m3, KvElement::kInt8}) {
+    for (const std::vector<uint16_t>& row : random_rows(200)) {
+      const std::vector<uint16_t> once = rounded_row(row, element);
+      EXPECT_EQ(rounded_row(once, element), once) << kv_element_name(element);
     }
   }
-  // So is memory that debug builds have filled.
-  const std::vector<uint8_t> freed(4, 0xFF);
-  std::vector<uint16_t> values(4);
-  read_e4m3(freed.data(), 0xFF, 4, values.data());
-  for (const uint16_t value : values) EXPECT_TRUE(std::isnan(as_double(value)));
 }
 
-TEST(E4m3Rows, HaveTheErrorOfNormalNumbers) {
-  double error = 0.0;
-  double power = 0.0;
-  for (uint32_t seed = 1; seed < 100; ++seed) {
-    std::vector<uint16_t> row;
-    for (const BFloat16 value : random_bf16(128, seed)) row.push_back(value.bits);
-    const std::vector<uint16_t> values = rounded_row(row);
-    for (size_t i = 0; i < row.size(); ++i) {
-      error += std::pow(as_double(values[i]) - as_double(row[i]), 2);
-      power += std::pow(as_double(row[i]), 2);
+TEST(RoundedRows, OfNumbersThatAreNotFiniteAreNan) {
+  for (const KvElement element : {KvElement::kE4m3, KvElement::kInt8}) {
+    for (const uint16_t bad : {0x7f80, 0xff80, 0x7fc0, 0xffff}) {
+      for (const uint16_t value : rounded_row({0x3f80, bad, 0x0000}, element)) {
+        EXPECT_TRUE(std::isnan(as_double(value)));
+      }
     }
+    // So is memory that debug builds have filled.
+    const std::vector<uint8_t> freed(4, 0xFF);
+    std::vector<uint16_t> values(4);
+    read_kv_row(element, freed.data(), 0xFF, 4, values.data());
+    for (const uint16_t value : values) EXPECT_TRUE(std::isnan(as_double(value)));
   }
-  EXPECT_NEAR(error / power, 7.0e-4, 0.7e-4);
+}
+
+// Of uniform numbers. int8 has steps of 1 / 127 to 1 / 64 of the largest number.
+TEST(RoundedRows, HaveTheErrorOfTheirSteps) {
+  EXPECT_NEAR(nmse_of(KvElement::kE4m3), 7.0e-4, 0.7e-4);
+  EXPECT_LT(nmse_of(KvElement::kInt8), 7.0e-5);
 }
 
 // ---- Blocks ------------------------------------------------------------------------------------
@@ -180,19 +220,21 @@ std::vector<std::byte> bytes_of_blocks(const KvBlocksView& kv) {
   return {kv.base, kv.base + static_cast<size_t>(kv.num_blocks) * kv.stride_bytes};
 }
 
-TEST(Fp8Kv, IsWhatIsWrittenInBf16Rounded) {
+void expect_written_rounded(KvElement element) {
   for (const int32_t head_dim : {16, 64, 80, 128, 256}) {
     for (const bool norm : {false, true}) {
       SCOPED_TRACE(fmt::format("head_dim {} norm {}", head_dim, norm));
       Machine machine;
       const RopeAndWriteKvArgs plain = rope_call(machine, head_dim, norm, KvElement::kBFloat16);
-      const RopeAndWriteKvArgs fp8 = rope_call(machine, head_dim, norm, KvElement::kE4m3);
+      const RopeAndWriteKvArgs fp8 = rope_call(machine, head_dim, norm, element);
       rope_and_write_kv(machine.stream(), plain);
       rope_and_write_kv(machine.stream(), fp8);
       machine.synchronize();
       EXPECT_EQ(bytes_of(fp8.q_out), bytes_of(plain.q_out));
       // Tokens that no row wrote are NaN in both, of whatever bits.
-      KvBlocksView expected = as_e4m3(machine, plain.kv);
+      KvBlocksView expected = element == KvElement::kInt8
+                                  ? rounded<KvElement::kInt8>(machine, plain.kv)
+                                  : rounded<KvElement::kE4m3>(machine, plain.kv);
       std::vector<bool> is_written(5 * 16);
       for (const int32_t row : values_of<int32_t>(plain.kv_rows)) {
         if (row >= 0) is_written[static_cast<size_t>(row)] = true;
@@ -209,15 +251,28 @@ TEST(Fp8Kv, IsWhatIsWrittenInBf16Rounded) {
   }
 }
 
+TEST(Fp8Kv, IsWhatIsWrittenInBf16Rounded) {
+  for (const KvElement element : byte_elements()) {
+    SCOPED_TRACE(kv_element_name(element));
+    expect_written_rounded(element);
+  }
+}
+
 // ---- Reading -----------------------------------------------------------------------------------
 
-// Runs with e4m3, and with bf16 that was rounded.
-void expect_same_attention(const AttentionShape& shape, AttentionRun run) {
+template <KvElement kElement>
+void expect_same_attention_in(const AttentionProblem& problem, AttentionRun run) {
+  run.convert = rounded<kElement>;
+  const AttentionResult of_bytes = problem.run(run);
+  run.convert = rounded_bf16<kElement>;
+  expect_same_bits(of_bytes, problem.run(run));
+}
+
+// Runs with elements of one byte, and with bf16 that was rounded.
+void expect_same_attention(const AttentionShape& shape, const AttentionRun& run) {
   const AttentionProblem problem(shape);
-  run.convert = as_e4m3;
-  const AttentionResult fp8 = problem.run(run);
-  run.convert = rounded_to_e4m3;
-  expect_same_bits(fp8, problem.run(run));
+  expect_same_attention_in<KvElement::kE4m3>(problem, run);
+  if (testing_cpu()) expect_same_attention_in<KvElement::kInt8>(problem, run);
 }
 
 TEST(Fp8Kv, AttentionHasTheBitsOfRoundedBf16) {
@@ -301,7 +356,9 @@ TEST(Fp8Kv, HiddenTokensMayBeNan) {
       SCOPED_TRACE(fmt::format("head_dim {} block {}", head_dim, block_tokens));
       const AttentionProblem problem(
           {.head_dim = head_dim, .seqs = {{.num_rows = 20, .first_pos = 30}}});
-      AttentionRun run{.isa = best_kernels(), .block_tokens = block_tokens, .convert = as_e4m3};
+      AttentionRun run{.isa = best_kernels(),
+                       .block_tokens = block_tokens,
+                       .convert = rounded<KvElement::kE4m3>};
       const AttentionResult clean = problem.run(run);
       const AttentionResult with_nan = problem.with_nan(is_late, is_late_value).run(run);
       // Rows before the first NaN.
@@ -319,8 +376,9 @@ TEST(Fp8Kv, TokensBeyondTheEndMayBeNan) {
         SCOPED_TRACE(fmt::format("{} rows of {}, block {}", num_rows, num_tokens, block_tokens));
         const AttentionProblem problem(
             {.head_dim = 64, .seqs = {{.num_rows = num_rows, .first_pos = num_tokens - num_rows}}});
-        const AttentionRun run{
-            .isa = best_kernels(), .block_tokens = block_tokens, .convert = as_e4m3};
+        const AttentionRun run{.isa = best_kernels(),
+                               .block_tokens = block_tokens,
+                               .convert = rounded<KvElement::kE4m3>};
         const AttentionResult result = problem.run(run);
         for (size_t i = 0; i < result.out.size(); i += sizeof(BFloat16)) {
           BFloat16 value;
@@ -334,11 +392,15 @@ TEST(Fp8Kv, TokensBeyondTheEndMayBeNan) {
 
 // ---- Bounds, scores and columns ----------------------------------------------------------------
 
-// Calls op(args, kv) with e4m3 and with rounded bf16; the bytes that it returns must be the same.
+// Calls op(args, kv) with elements of one byte and with rounded bf16; the bytes that it returns
+// must be the same.
 template <typename F>
 void expect_same_results(Machine& machine, const KvBlocksView& kv, const F& op) {
-  const KvBlocksView fp8 = as_e4m3(machine, kv);
+  const KvBlocksView fp8 = rounded<KvElement::kE4m3>(machine, kv);
   EXPECT_TRUE(op(fp8) == op(as_bf16(machine, fp8)));
+  if (!testing_cpu()) return;
+  const KvBlocksView int8 = rounded<KvElement::kInt8>(machine, kv);
+  EXPECT_TRUE(op(int8) == op(as_bf16(machine, int8)));
 }
 
 TEST(Fp8Kv, BoundsAreThoseOfWhatIsStored) {

@@ -6,20 +6,25 @@
 namespace sluice {
 namespace {
 
-// Errors: kUnsupported for FP8 where the model's answers would lose their sense, or where the
-// device has no kernels for a policy.
-void check_fp8(const PlanInput& input, const KvBlockShape& block) {
+// Errors: kUnsupported for 8 bits where the model's answers would lose their sense, or where the
+// device has no kernels for the element or for a policy.
+void check_8_bits(const PlanInput& input, const KvBlockShape& block) {
   const char* asked = kv_cache_dtype_name(input.options.kv.cache_dtype);
   if (input.config.attention().qkv_bias) {
     fail(ErrorCode::kUnsupported,
          "kv_cache_dtype is '{}', but the keys of {} have a bias: a few channels are so large that "
-         "FP8 keeps nothing of the others, and the model answers nonsense; leave it at 'auto', and "
-         "take --kv-offload where KV does not fit the device",
+         "8 bits keep nothing of the others, and the model answers nonsense; leave it at 'auto', "
+         "and take --kv-offload where KV does not fit the device",
          asked, architecture_name(input.config.architecture));
   }
+  if (input.device.kind() != DeviceKind::kCuda) return;
+  if (block.element == KvElement::kInt8) {
+    fail(ErrorCode::kUnsupported,
+         "kv_cache_dtype is 'int8', for which there are no kernels on a GPU yet; take 'fp8', or "
+         "--device cpu");
+  }
   const Policy& prefill = input.policies.prefill();
-  if (input.device.kind() == DeviceKind::kCuda &&
-      prefill.rule(block).form == SelectionForm::kTileMasks) {
+  if (prefill.rule(block).form == SelectionForm::kTileMasks) {
     fail(ErrorCode::kUnsupported,
          "kv_cache_dtype is '{}', whose keys the prefill policy '{}' cannot score on a GPU yet; "
          "leave it at 'auto', or take a sparse_policy that reads prompts in full, as 'full+quest'",
@@ -40,7 +45,7 @@ KvLayout choose_kv_layout(const PlanInput& input, KvOffload kv_offload) {
                                   .head_dim = attention.padded_head_dim(),
                                   .block_tokens = block_tokens,
                                   .element = kv_element_of(input.options.kv.cache_dtype)}};
-  if (layout.block.element == KvElement::kE4m3) check_fp8(input, layout.block);
+  if (layout.block.element != KvElement::kBFloat16) check_8_bits(input, layout.block);
   return layout;
 }
 

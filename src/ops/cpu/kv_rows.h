@@ -8,14 +8,14 @@
 #include <initializer_list>
 
 #include "ops/cpu/rows/kernels.h"
-#include "ops/e4m3.h"
 #include "ops/kv_blocks.h"
+#include "ops/kv_rounding.h"
 
 namespace sluice::cpu {
 
 // What the CPU's kernels read and write (expect_kv_element).
-inline constexpr std::initializer_list<KvElement> kCpuElements = {KvElement::kBFloat16,
-                                                                  KvElement::kE4m3};
+inline constexpr std::initializer_list<KvElement> kCpuElements = {
+    KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8};
 
 // Room for a row that does not lie in memory as bf16; no head is wider.
 struct KvRowRoom {
@@ -29,7 +29,7 @@ inline const uint16_t* kv_row(const KvBlockShape& shape, const std::byte* half, 
   const std::byte* row = half + shape.row_offset(token);
   if (shape.element == KvElement::kBFloat16) return reinterpret_cast<const uint16_t*>(row);
   const auto* scale = reinterpret_cast<const uint8_t*>(half + shape.scale_offset(token));
-  read_e4m3(reinterpret_cast<const uint8_t*>(row), *scale, shape.head_dim, room);
+  read_kv_row(shape.element, reinterpret_cast<const uint8_t*>(row), *scale, shape.head_dim, room);
   return room;
 }
 

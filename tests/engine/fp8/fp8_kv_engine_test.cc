@@ -55,6 +55,11 @@ std::vector<RequestOutput> run_rounded(const EngineOptions& options, const std::
   return run_engine(options, jobs);
 }
 
+std::vector<RequestOutput> run_in_int8(EngineOptions options, const std::vector<Job>& jobs) {
+  options.kv.cache_dtype = KvCacheDtype::kInt8;
+  return run_engine(options, jobs);
+}
+
 // Whether one step at least had other log-probabilities.
 bool differs(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b) {
   const auto same = [](const TokenLogprob& x, const TokenLogprob& y) {
@@ -95,6 +100,29 @@ TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryPlace) {
   EXPECT_TRUE(differs(run_engine(options, jobs), expected));
   for (const auto& [name, placed] : in_all_places(options)) {
     expect_rounded(placed, jobs, expected, name);
+  }
+}
+
+// int8 shares everything with FP8 but the rounding: places, and lists of pages.
+TEST(Int8KvEngine, HasTheBitsOfRoundedWritesInEveryPlace) {
+  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernel";
+  const std::vector<Job> jobs = make_jobs();
+  for (const char* policy : {"full", "full+quest"}) {
+    EngineOptions options = tiny_options(kModel);
+    options.sparse.policy = policy;
+    if (options.sparse.policy == "full+quest") {
+      options.sparse.page_tokens = options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
+      options.sparse.topk_tokens = 48;
+    }
+    std::vector<RequestOutput> expected;
+    {
+      const testing::RoundedWrites rounded(KvElement::kInt8);
+      expected = run_engine(options, jobs);
+    }
+    EXPECT_TRUE(differs(run_engine(in_fp8(options), jobs), expected));
+    for (const auto& [name, placed] : in_all_places(options)) {
+      expect_all_same(run_in_int8(placed, jobs), expected, std::string(policy) + name);
+    }
   }
 }
 
@@ -228,8 +256,11 @@ TEST(Fp8KvEngine, StoredKvIsThatOfRoundedWrites) {
     expect_all_same(outputs, run_stored(options, rounded_store, jobs), kv_offload_name(mode));
   }
   // The same directory, another type: nothing is found.
-  const EngineOptions plain = store_options(KvOffload::kOff);
-  EXPECT_EQ(testing::sum_of_stored(run_stored(plain, store, jobs)), 0);
+  EngineOptions other = store_options(KvOffload::kOff);
+  EXPECT_EQ(testing::sum_of_stored(run_stored(other, store, jobs)), 0);
+  if (!testing_cpu()) return;
+  other.kv.cache_dtype = KvCacheDtype::kInt8;
+  EXPECT_EQ(testing::sum_of_stored(run_stored(other, store, jobs)), 0);
 }
 
 // ---- The plan ----------------------------------------------------------------------------------
@@ -248,6 +279,13 @@ TEST(Fp8KvEngine, PlansCountItsBytes) {
     if (entry.name == "KV cache") {
       EXPECT_EQ(entry.bytes, static_cast<size_t>(fp8.num_blocks) * block_bytes);
     }
+  }
+  options.kv.cache_dtype = KvCacheDtype::kInt8;
+  if (testing_cpu()) {
+    EXPECT_EQ(plan_memory(options).kv_cache_dtype, "int8");
+    EXPECT_EQ(plan_memory(options).num_blocks, fp8.num_blocks);
+  } else {
+    EXPECT_THROW(plan_memory(options), Error);
   }
   EXPECT_EQ(summarize_model(options.model).kv_bytes_per_token, size_t{2} * 2 * 2 * 64);
   EXPECT_EQ(summarize_model(options.model, KvCacheDtype::kFp8E4m3).kv_bytes_per_token,

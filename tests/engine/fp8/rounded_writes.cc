@@ -5,7 +5,7 @@
 
 #include "device/cpu/cpu_stream.h"
 #include "engine/fp8/round_on_gpu.h"
-#include "ops/e4m3.h"
+#include "ops/kv_rounding.h"
 #include "ops/rows/rope.h"
 
 namespace sluice {
@@ -19,12 +19,12 @@ void hooked_rope_and_write_kv(Stream& stream,
 
 namespace {
 
-bool rounds_writes = false;
+KvElement rounded_element = KvElement::kBFloat16;  // not rounded
 
 void round_row(uint16_t* row, int32_t count) {
   std::array<uint8_t, 256> numbers{};
-  const uint8_t scale = round_to_e4m3(row, count, numbers.data());
-  read_e4m3(numbers.data(), scale, count, row);
+  const uint8_t scale = round_kv_row(rounded_element, row, count, numbers.data());
+  read_kv_row(rounded_element, numbers.data(), scale, count, row);
 }
 
 struct RoundCall {
@@ -49,13 +49,13 @@ struct RoundCall {
 
 void hooked_rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) {
   real_rope_and_write_kv(stream, args);
-  if (!rounds_writes) return;
+  if (rounded_element == KvElement::kBFloat16) return;
   if (stream.device().kind() == DeviceKind::kCuda) return testing::round_on_gpu(stream, args);
   const RoundCall call{args.kv, args.kv_rows.data<int32_t>(), args.kv_rows.dim(0)};
   as_cpu(stream).submit("round KV", [call](ThreadTeam&) { call.run(); });
 }
 
-testing::RoundedWrites::RoundedWrites() { rounds_writes = true; }
-testing::RoundedWrites::~RoundedWrites() { rounds_writes = false; }
+testing::RoundedWrites::RoundedWrites(KvElement element) { rounded_element = element; }
+testing::RoundedWrites::~RoundedWrites() { rounded_element = KvElement::kBFloat16; }
 
 }  // namespace sluice

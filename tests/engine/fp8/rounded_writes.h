@@ -1,16 +1,19 @@
 // A hook that rounds the keys and values of an engine with KV in bf16 when they are written, as KV
-// in FP8 does. What the engine answers then must be what one with FP8 answers.
+// in FP8 or int8 does. What the engine answers then must be what one with that KV answers.
 //
 // The linker gives this program's calls of rope_and_write_kv to the hook (`--wrap`,
 // CMakeLists.txt). Thread rule: host thread.
 #pragma once
+
+#include "core/kv_element.h"
 
 namespace sluice::testing {
 
 // Hooks all writes as long as it exists.
 class RoundedWrites {
  public:
-  RoundedWrites();
+  // On a GPU: FP8.
+  explicit RoundedWrites(KvElement element = KvElement::kE4m3);
   ~RoundedWrites();
   RoundedWrites(const RoundedWrites&) = delete;
   RoundedWrites& operator=(const RoundedWrites&) = delete;

@@ -120,6 +120,7 @@ AttentionCall make_call(const AttentionArgs& args) {
   item.block_tokens = shape.block_tokens;
   item.half_bytes = shape.value_offset(0);
   item.token_bytes = static_cast<int32_t>(shape.token_bytes());
+  item.element = shape.element;
   item.scale = args.scale;
   item.first = args.first;
   item.last = args.last;
@@ -254,9 +255,9 @@ RowCut cut_rows(const AttentionCall& call, const AttentionKernel& kernel, int nu
   return {rows, runs_per_q_page, runs_per_q_page * max_q_pages};
 }
 
-// Bytes of the room of an item that reads e4m3; 0: KV is bf16.
+// Bytes of the room of an item that reads another element than bf16; 0: KV is bf16.
 size_t room_bytes_of(const AttentionItem& item) {
-  if (item.token_bytes == item.head_dim * 2) return 0;
+  if (item.element == KvElement::kBFloat16) return 0;
   return static_cast<size_t>((kRoomTiles + 1) * kTileTokens * item.head_dim) * sizeof(uint16_t);
 }
 

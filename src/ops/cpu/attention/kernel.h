@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/kv_element.h"
+
 namespace sluice {
 
 inline constexpr int32_t kTileTokens = 16;      // kAttentionTile
@@ -38,8 +40,8 @@ struct AttentionItem {
   size_t half_bytes = 0;  // from the keys of a head to its values
   int32_t block_tokens = 0;
   int32_t token_bytes = 0;  // of a half: tile t of a block begins t * kTileTokens of them after it
-  // Not null: KV is in e4m3, and read into this room: the keys of kRoomTiles tiles, then the values
-  // of one.
+  // Not null: `element` is not bf16, and KV is read into this room: the keys of kRoomTiles tiles,
+  // then the values of one.
   uint16_t* room = nullptr;
   // By position; with is_by_entry, the place of page_ids[i] is entry i; null: page_ids[i] is block
   // i.
@@ -55,6 +57,7 @@ struct AttentionItem {
   const int32_t* row_limits = nullptr;
 
   float scale = 1.0f;
+  KvElement element = KvElement::kBFloat16;
   bool is_by_entry = false;
   bool first = true;
   bool last = true;

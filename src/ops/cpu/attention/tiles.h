@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "ops/cpu/attention/kernel.h"
-#include "ops/e4m3.h"
+#include "ops/kv_rounding.h"
 
 namespace sluice {
 namespace {
@@ -134,20 +134,20 @@ struct TileSource {
   int32_t num_tokens;
 };
 
-// The first `num_tokens` rows of a tile of e4m3, whose scales follow its 16 rows.
-inline const uint16_t* read_tile(const std::byte* tile, int32_t num_tokens, int32_t head_dim,
-                                 uint16_t* to) {
+// The first `num_tokens` rows of a tile of one byte a number, whose scales follow its 16 rows.
+inline const uint16_t* read_tile(KvElement element, const std::byte* tile, int32_t num_tokens,
+                                 int32_t head_dim, uint16_t* to) {
   const auto* rows = reinterpret_cast<const uint8_t*>(tile);
   const uint8_t* scales = rows + static_cast<int64_t>(kTileTokens) * head_dim;
   for (int32_t t = 0; t < num_tokens; ++t) {
     const int64_t row = static_cast<int64_t>(t) * head_dim;
-    read_e4m3(rows + row, scales[t], head_dim, to + row);
+    read_kv_row(element, rows + row, scales[t], head_dim, to + row);
   }
   return to;
 }
 
-// `slot`, below kRoomTiles: where the keys of e4m3 are read to. They stay there until it is used
-// again, the values until the next call.
+// `slot`, below kRoomTiles: where keys of one byte a number are read to. They stay there until it
+// is used again, the values until the next call.
 inline TileSource tile_source(const AttentionItem& item, Tile tile, int32_t slot) {
   const TileBytes bytes = tile_bytes(item, tile);
   const int32_t num_tokens = min_of(kTileTokens, item.kv_end - tile.position);
@@ -156,9 +156,11 @@ inline TileSource tile_source(const AttentionItem& item, Tile tile, int32_t slot
             num_tokens};
   }
   const int64_t tile_elements = static_cast<int64_t>(kTileTokens) * item.head_dim;
-  return {read_tile(bytes.k, num_tokens, item.head_dim, item.room + slot * tile_elements),
-          read_tile(bytes.v, num_tokens, item.head_dim, item.room + kRoomTiles * tile_elements),
-          num_tokens};
+  return {
+      read_tile(item.element, bytes.k, num_tokens, item.head_dim, item.room + slot * tile_elements),
+      read_tile(item.element, bytes.v, num_tokens, item.head_dim,
+                item.room + kRoomTiles * tile_elements),
+      num_tokens};
 }
 
 // Prefetches a tile of the next chunk, a few lines at a time between other work: with few rows the

@@ -64,13 +64,14 @@ struct RopeCall {
   }
 };
 
-// Rounds a row of bf16 into the keys, or values, of e4m3 at `half`.
-void write_e4m3(const KvBlockShape& shape, std::byte* half, int32_t token, const uint16_t* row) {
-  *reinterpret_cast<uint8_t*>(half + shape.scale_offset(token)) = round_to_e4m3(
-      row, shape.head_dim, reinterpret_cast<uint8_t*>(half + shape.row_offset(token)));
+// Rounds a row of bf16 into the keys, or values, at `half`.
+void write_rounded(const KvBlockShape& shape, std::byte* half, int32_t token, const uint16_t* row) {
+  *reinterpret_cast<uint8_t*>(half + shape.scale_offset(token)) =
+      round_kv_row(shape.element, row, shape.head_dim,
+                   reinterpret_cast<uint8_t*>(half + shape.row_offset(token)));
 }
 
-// rope(norm(k)) and v of a row to a token of a block. A key in e4m3 is a bf16 first.
+// rope(norm(k)) and v of a row to a token of a block. A key that is rounded is a bf16 first.
 void write_kv(const RopeCall& call, const uint16_t* k, const uint16_t* v, const float* cos_sin,
               int32_t block, int32_t token) {
   const KvBlockShape& shape = call.kv.shape;
@@ -82,8 +83,8 @@ void write_kv(const RopeCall& call, const uint16_t* k, const uint16_t* v, const 
     if (is_bf16) {
       std::memcpy(call.kv.values<uint16_t>(block, head, token), v, shape.token_bytes());
     } else {
-      write_e4m3(shape, call.kv.keys<std::byte>(block, head), token, key);
-      write_e4m3(shape, call.kv.values<std::byte>(block, head), token, v);
+      write_rounded(shape, call.kv.keys<std::byte>(block, head), token, key);
+      write_rounded(shape, call.kv.values<std::byte>(block, head), token, v);
     }
     k += shape.head_dim;
     v += shape.head_dim;

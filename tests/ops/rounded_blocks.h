@@ -1,14 +1,14 @@
-// The KV of a test in e4m3, and what it stands for in bf16: a call over the one must give the bits
-// of the same call over the other.
+// The KV of a test in elements of one byte, and what it stands for in bf16: a call over the one
+// must give the bits of the same call over the other.
 //
-// Used by the tests of FP8 KV. Thread rule: host thread.
+// Used by the tests of KV in 8 bits. Thread rule: host thread.
 #pragma once
 
 #include <vector>
 
 #include "op_test_util.h"
-#include "ops/e4m3.h"
 #include "ops/kv_blocks.h"
+#include "ops/kv_rounding.h"
 
 namespace sluice::testing {
 
@@ -32,11 +32,13 @@ void for_each_token(const KvBlocksView& kv, const F& fn) {
 }
 
 // All tokens of blocks of bf16, rounded.
-inline KvBlocksView as_e4m3(Machine& machine, const KvBlocksView& kv) {
-  const KvBlocksView to = blocks_like(machine, kv, KvElement::kE4m3);
+template <KvElement kElement>
+KvBlocksView rounded(Machine& machine, const KvBlocksView& kv) {
+  const KvBlocksView to = blocks_like(machine, kv, kElement);
   const auto round = [&](const uint16_t* row, std::byte* half, int32_t token) {
-    const uint8_t scale = round_to_e4m3(
-        row, kv.shape.head_dim, reinterpret_cast<uint8_t*>(half + to.shape.row_offset(token)));
+    const uint8_t scale =
+        round_kv_row(kElement, row, kv.shape.head_dim,
+                     reinterpret_cast<uint8_t*>(half + to.shape.row_offset(token)));
     half[to.shape.scale_offset(token)] = std::byte{scale};
   };
   for_each_token(kv, [&](int32_t block, int32_t head, int32_t token) {
@@ -58,8 +60,15 @@ inline KvBlocksView as_bf16(Machine& machine, const KvBlocksView& kv) {
 }
 
 // bf16 as it is after a rounding.
-inline KvBlocksView rounded_to_e4m3(Machine& machine, const KvBlocksView& kv) {
-  return as_bf16(machine, as_e4m3(machine, kv));
+template <KvElement kElement>
+KvBlocksView rounded_bf16(Machine& machine, const KvBlocksView& kv) {
+  return as_bf16(machine, rounded<kElement>(machine, kv));
+}
+
+// The elements of one byte that the device under test has.
+inline std::vector<KvElement> byte_elements() {
+  if (!testing_cpu()) return {KvElement::kE4m3};
+  return {KvElement::kE4m3, KvElement::kInt8};
 }
 
 }  // namespace sluice::testing
