@@ -18,6 +18,8 @@ double dot(const BFloat16* a, const BFloat16* b, int64_t count) {
 
 }  // namespace
 
+// The order follows the logits, whose differences the probabilities keep; a stable sort leaves
+// equal ones in the order of their index.
 RouteOutput route_experts(const std::vector<float>& logits, int64_t num_experts, int64_t k,
                           bool normalize) {
   RouteOutput output;
@@ -45,6 +47,7 @@ RouteOutput route_experts(const std::vector<float>& logits, int64_t num_experts,
   return output;
 }
 
+// Hidden channel by hidden channel: each adds its column of down.
 ExpertOutput expert_mlp(const ExpertInput& in) {
   ExpertOutput output{.value = std::vector<double>(in.x.size()),
                       .magnitude = std::vector<double>(in.x.size())};

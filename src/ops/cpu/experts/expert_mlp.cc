@@ -33,7 +33,8 @@ struct ExpertProducts {
   }
 };
 
-// Plain pointers and sizes of the args; see ExpertScratch for the shapes.
+// Plain pointers and sizes of the args; see ExpertScratch for the shapes. A task holds at most 320
+// bytes, hence neither views nor products, which products_of makes again.
 struct ExpertCall {
   const uint16_t* x;
   const int32_t* experts;
@@ -87,6 +88,7 @@ void sort_pairs(const ExpertCall& call) {
   }
 }
 
+// x in the order of places, so that the rows of an expert are neighbours, as kernels want them.
 void gather_pairs(ThreadTeam& team, const ExpertCall& call) {
   const size_t row_bytes = static_cast<size_t>(call.hidden) * sizeof(uint16_t);
   for_row_ranges(team, call.num_pairs(), call.hidden, [&](int64_t begin, int64_t end) {
@@ -111,7 +113,9 @@ Product product_at(const ExpertCall& call, const ExpertProducts& products, int64
   return product;
 }
 
-// All experts' products as one list of jobs; `product(expert)` is product_at.
+// All experts' products as one list of jobs, so that threads are busy also where each expert has
+// few rows; `product(expert)` is product_at. Only the begins of the experts' jobs are stored; a job
+// plans its product again, which costs a few divisions.
 template <typename ProductOf>
 void run_products(ThreadTeam& team, const ExpertCall& call, const ProductOf& product) {
   const int64_t wanted = kJobsPerThread * team.num_threads();
@@ -162,6 +166,8 @@ void sum_slots(const ExpertCall& call, int64_t row) {
   }
 }
 
+// Each step waits for all jobs of the step before: six barriers of a few microseconds, against
+// products of hundreds.
 void run_experts(ThreadTeam& team, const ExpertCall& call) {
   sort_pairs(call);
   gather_pairs(team, call);
