@@ -2,6 +2,7 @@
 #include "model/mlp_config.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,8 @@
 namespace sluice {
 namespace {
 
+constexpr const char* kSharedSize = "shared_expert_intermediate_size";
+
 DenseMlp read_dense(const JsonObject& config) {
   return {.intermediate_size =
               static_cast<int32_t>(config.get_int("intermediate_size", 1, kMaxIntermediateSize))};
@@ -18,7 +21,7 @@ DenseMlp read_dense(const JsonObject& config) {
 
 // Settings of other families' routers with the value that changes nothing. Ignoring another one
 // would give wrong text.
-void refuse_router_settings(const JsonObject& config) {
+void refuse_router_settings(const JsonObject& config, bool may_share) {
   struct Setting {
     const char* key;
     nlohmann::json neutral;
@@ -29,12 +32,13 @@ void refuse_router_settings(const JsonObject& config) {
                               {"n_group", 1},
                               {"topk_group", 1},
                               {"n_shared_experts", 0},
-                              {"shared_expert_intermediate_size", 0},
+                              {kSharedSize, 0},
                               {"first_k_dense_replace", 0},
                               {"moe_layer_freq", 1},
                               {"router_bias", false}};
   for (const auto& [key, neutral] : settings) {
     if (!config.has(key) || config.get(key) == neutral) continue;
+    if (may_share && std::string_view(key) == kSharedSize) continue;
     fail_unsupported(config,
                      fmt::format("{} {} is not supported for a mixture of experts; only {} "
                                  "is, choose a model without",
@@ -52,8 +56,10 @@ const char* experts_key(const JsonObject& config, bool is_mixtral) {
 
 // Mixtral's experts have the size that dense families give their MLPs, and its class normalises
 // without a key. That of Qwen does not without norm_topk_prob, which all published files set.
-ExpertMlp read_experts(const JsonObject& config, bool is_mixtral) {
-  refuse_router_settings(config);
+ExpertMlp read_experts(const JsonObject& config, Architecture architecture) {
+  const bool is_mixtral = architecture == Architecture::kMixtral;
+  const bool may_share = architecture == Architecture::kQwen2Moe;
+  refuse_router_settings(config, may_share);
   ExpertMlp mlp;
   const char* key = experts_key(config, is_mixtral);
   mlp.num_experts = static_cast<int32_t>(config.get_int(key, 1, kMaxExperts));
@@ -65,6 +71,9 @@ ExpertMlp read_experts(const JsonObject& config, bool is_mixtral) {
   mlp.normalize = is_mixtral || config.find_bool("norm_topk_prob").value_or(false);
   mlp.intermediate_size = static_cast<int32_t>(config.get_int(
       is_mixtral ? "intermediate_size" : "moe_intermediate_size", 1, kMaxIntermediateSize));
+  if (may_share) {
+    mlp.shared_size = static_cast<int32_t>(config.get_int(kSharedSize, 1, kMaxIntermediateSize));
+  }
   return mlp;
 }
 
@@ -77,7 +86,7 @@ std::vector<Mlp> read_mlps(const JsonObject& config, Architecture architecture,
   const auto count = static_cast<size_t>(num_layers);
   if (!has_experts(architecture)) return std::vector<Mlp>(count, read_dense(config));
   const bool is_mixtral = architecture == Architecture::kMixtral;
-  std::vector<Mlp> mlps(count, read_experts(config, is_mixtral));
+  std::vector<Mlp> mlps(count, read_experts(config, architecture));
   if (is_mixtral) return mlps;
   const int64_t step = config.find_int("decoder_sparse_step", 1, kMaxLayers).value_or(1);
   const std::vector<int64_t> dense = config.find_ints("mlp_only_layers", 0, num_layers - 1);

@@ -25,19 +25,18 @@ namespace {
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is absent
 constexpr std::string_view kSupported =
-    "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, Qwen3MoeForCausalLM and "
-    "MixtralForCausalLM";
+    "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, Qwen3MoeForCausalLM, "
+    "Qwen2MoeForCausalLM and MixtralForCausalLM";
 
 // The name of a family in `model_type`.
 struct Family {
   Architecture architecture;
   std::string_view model_type;
 };
-constexpr Family kFamilies[] = {{Architecture::kQwen3, "qwen3"},
-                                {Architecture::kQwen2, "qwen2"},
-                                {Architecture::kLlama, "llama"},
-                                {Architecture::kQwen3Moe, "qwen3_moe"},
-                                {Architecture::kMixtral, "mixtral"}};
+constexpr Family kFamilies[] = {
+    {Architecture::kQwen3, "qwen3"},        {Architecture::kQwen2, "qwen2"},
+    {Architecture::kLlama, "llama"},        {Architecture::kQwen3Moe, "qwen3_moe"},
+    {Architecture::kQwen2Moe, "qwen2_moe"}, {Architecture::kMixtral, "mixtral"}};
 
 // The family of the model: from `architectures` if the file has that key, else from `model_type`.
 // Errors: kUnsupported for several architectures or an unknown one.
@@ -107,11 +106,11 @@ int32_t read_head_dim(const JsonObject& config, const ModelConfig& model, int32_
 void read_biases_and_norms(const JsonObject& config, const ModelConfig& model,
                            Attention& attention) {
   const bool attention_bias = config.find_bool("attention_bias").value_or(false);
-  attention.qkv_bias = attention_bias;
-  attention.o_bias = attention_bias;
-  if (model.architecture == Architecture::kQwen2) {  // fixed, whatever the key says
-    // transformers' Qwen2 hard-codes these two.
-    attention.qkv_bias = true;
+  attention.qkv_bias = attention.o_bias = attention_bias;
+  // transformers hard-codes these, whatever the key says.
+  if (model.architecture == Architecture::kQwen2 || model.architecture == Architecture::kQwen2Moe) {
+    const bool is_dense = model.architecture == Architecture::kQwen2;
+    attention.qkv_bias = is_dense || config.find_bool("qkv_bias").value_or(true);
     attention.o_bias = false;
   }
   if (model.architecture == Architecture::kMixtral) attention.qkv_bias = attention.o_bias = false;
@@ -327,6 +326,8 @@ std::string_view architecture_name(Architecture architecture) {
       return "LlamaForCausalLM";
     case Architecture::kQwen3Moe:
       return "Qwen3MoeForCausalLM";
+    case Architecture::kQwen2Moe:
+      return "Qwen2MoeForCausalLM";
     case Architecture::kMixtral:
       return "MixtralForCausalLM";
   }

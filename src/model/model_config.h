@@ -23,14 +23,15 @@
 
 namespace sluice {
 
-enum class Architecture { kQwen3, kQwen2, kLlama, kQwen3Moe, kMixtral };
+enum class Architecture { kQwen3, kQwen2, kLlama, kQwen3Moe, kQwen2Moe, kMixtral };
 
 // The name in config.json's `architectures`: "Qwen3ForCausalLM".
 std::string_view architecture_name(Architecture architecture);
 
 // Whether layers may be mixtures of experts.
 inline bool has_experts(Architecture architecture) {
-  return architecture == Architecture::kQwen3Moe || architecture == Architecture::kMixtral;
+  return architecture == Architecture::kQwen3Moe || architecture == Architecture::kQwen2Moe ||
+         architecture == Architecture::kMixtral;
 }
 
 // End tokens of one model. Bounds the array of suppressed ids that a pass carries (PassArrays).

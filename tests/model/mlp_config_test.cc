@@ -76,6 +76,28 @@ TEST(MlpConfig, ReadsMixtral) {
   EXPECT_FALSE(model.attention().qkv_bias);
 }
 
+// Qwen1.5-MoE-A2.7B.
+TEST(MlpConfig, ReadsQwen2Moe) {
+  const json changes = {{"architectures", {"Qwen2MoeForCausalLM"}},
+                        {"head_dim", nullptr},
+                        {"intermediate_size", 5632},
+                        {"moe_intermediate_size", 1408},
+                        {"norm_topk_prob", false},
+                        {"num_attention_heads", 16},
+                        {"num_experts", 60},
+                        {"num_experts_per_tok", 4},
+                        {"num_hidden_layers", 24},
+                        {"num_key_value_heads", 16},
+                        {"shared_expert_intermediate_size", 5632}};
+  const ModelConfig model = parse(kQwen3Moe, changes);
+  EXPECT_EQ(model.architecture, Architecture::kQwen2Moe);
+  EXPECT_EQ(std::get<ExpertMlp>(model.layers[0].mlp).shared_size, 5632);
+  EXPECT_TRUE(model.attention().qkv_bias);
+  EXPECT_FALSE(model.attention().o_bias);
+  EXPECT_FALSE(model.attention().qk_norm);
+  EXPECT_EQ(model.num_parameters(), 14'315'784'192);  // the hub's count
+}
+
 // The class of transformers does not normalise; the published files say that they do.
 TEST(MlpConfig, WithoutTheKeySharesAreNotNormalised) {
   const ModelConfig model = parse(kQwen3Moe, {{"norm_topk_prob", nullptr}});

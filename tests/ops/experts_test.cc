@@ -109,6 +109,8 @@ Problem random_problem(const Sizes& sizes, int64_t m, uint32_t seed) {
                             .gate = random_bf16(width, seed + 1, 0.1f),
                             .up = random_bf16(width, seed + 2, 0.1f),
                             .down = random_bf16(width, seed + 3, 0.1f),
+                            .shared = {},
+                            .shared_gate = {},
                             .m = m,
                             .k = sizes.k,
                             .hidden = sizes.hidden,
@@ -162,14 +164,20 @@ std::vector<BFloat16> run(const Problem& problem, CpuIsa isa, int64_t begin, int
   Arena plan;
   cut_expert_scratch(plan, sizes);
   Arena arena(machine.poisoned(plan.used_bytes()), plan.used_bytes());
-  const ExpertMlpArgs args{
+  ExpertMlpArgs args{
       .x = machine.tensor(part(in.x, in.hidden), {m, in.hidden}),
       .experts = machine.tensor(part(in.experts, in.k), {m, in.k}),
       .shares = machine.tensor(part(in.shares, in.k), {m, in.k}),
       .gate_up = pack_experts(machine, problem.sizes, in.gate, in.up, in.intermediate, in.hidden),
       .down = pack_experts(machine, problem.sizes, in.down, {}, in.hidden, in.intermediate),
+      .shared = {},
+      .shared_gate = {},
       .scratch = cut_expert_scratch(arena, sizes),
       .out = machine.tensor(DType::kBF16, {m, in.hidden})};
+  if (!in.shared.empty()) {
+    args.shared = machine.tensor(part(in.shared, in.hidden), {m, in.hidden});
+    args.shared_gate = machine.tensor(part(in.shared_gate, 1), {m, 1});
+  }
   expert_mlp(machine.stream(), args);  // for the checks of its contract
   cpu::CpuOps(isa).expert_mlp(machine.stream(), args);
   machine.synchronize();
@@ -221,6 +229,19 @@ TEST(ExpertMlp, ExpertsMayHaveNoRowsOrAll) {
     expect_exact(problem, best_kernels(), "all to the last");
     problem.input.experts.front() = 3;
     expect_exact(problem, best_kernels(), "one elsewhere");
+  }
+}
+
+// An MLP that every row takes, by a gate of the row.
+TEST(ExpertMlp, WhatRowsShareIsAddedByTheirGate) {
+  for (const CpuIsa isa : runnable_isas()) {
+    Problem problem = random_problem(kSizes[1], 33, 31);
+    problem.input.shared = random_bf16(33 * problem.input.hidden, 32);
+    problem.input.shared_gate = random_logits(33, 33);
+    expect_exact(problem, isa, "shared");
+    const std::vector<uint16_t> all = bits_of(run(problem, isa, 0, 33));
+    EXPECT_EQ(bits_of(run(problem, isa, 32, 33)),
+              std::vector(all.end() - problem.input.hidden, all.end()));
   }
 }
 

@@ -56,6 +56,7 @@ MODELS = {
     "qwen2-heads10-llama3": ("qwen2", 5, 5, 10, True, LLAMA3_ROPE),
     # Mixtures of experts. With shares that are not normalised outputs are small.
     "mixtral-experts4": ("mixtral", 4, 2, 16, False, None),
+    "qwen2moe-experts6": ("qwen2_moe", 4, 2, 12, False, None),
     "qwen3moe-experts8": ("qwen3_moe", 4, 2, 16, False, None),
     "qwen3moe-experts8-pair": ("qwen3_moe", 4, 1, 16, False, None),
 }
@@ -65,6 +66,8 @@ OWN = {
     "qwen2-heads10-llama3": dict(intermediate_size=31),
     "mixtral-experts4": dict(hidden_size=48, intermediate_size=28, num_local_experts=4,
                              num_experts_per_tok=2, sliding_window=None),
+    "qwen2moe-experts6": dict(moe_intermediate_size=20, num_experts=6, num_experts_per_tok=2,
+                              shared_expert_intermediate_size=36),
     # Layers 1 and 3 have experts.
     "qwen3moe-experts8": dict(hidden_size=44, intermediate_size=52, moe_intermediate_size=21,
                               num_hidden_layers=4, num_experts=8, num_experts_per_tok=3,
@@ -78,6 +81,7 @@ CLASSES = {
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+    "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
 }
 
@@ -89,7 +93,7 @@ def make_model(name):
     config = config_class(num_attention_heads=heads, num_key_value_heads=kv_heads,
                           tie_word_embeddings=tied, rope_parameters=rope_parameters,
                           **(COMMON | OWN.get(name, {})))
-    if kind != "qwen2":
+    if not kind.startswith("qwen2"):
         config.head_dim = head_dim
     else:
         config.hidden_size = heads * head_dim  # Qwen2 has no head_dim of its own

@@ -1,5 +1,6 @@
 // ExpertMlp: a mixture of experts. A router chooses some of many MLPs for each row, and their
-// outputs are summed by its probabilities; of Qwen3-MoE and Mixtral.
+// outputs are summed by its probabilities; of Qwen3-MoE,
+// Qwen2-MoE and Mixtral.
 //
 // A kind of MLP of a layer (model/layer_spec.h). Thread rule: a value.
 #pragma once
@@ -26,11 +27,16 @@ struct ExpertMlp {
   int32_t intermediate_size = 0;  // of each expert
   bool normalize = false;         // the chosen experts' probabilities are divided by their sum
   ExpertNames names = ExpertNames::kQwen;
+  int32_t shared_size = 0;  // of an MLP that every row takes, Qwen2-MoE; 0: there is none
 
   struct Weights {
     PackedWeight router;    // [num_experts, hidden], always bf16
     PackedExperts gate_up;  // each [2 * intermediate, hidden]: gate, up
     PackedExperts down;     // each [hidden, intermediate]
+    // With a shared MLP.
+    PackedWeight shared_gate_up;  // [2 * shared_size, hidden]
+    PackedWeight shared_down;     // [hidden, shared_size]
+    PackedWeight shared_gate;     // [1, hidden], bf16
   };
 
   int64_t num_parameters(int64_t hidden) const { return parameters_of(hidden, num_experts); }
@@ -43,11 +49,15 @@ struct ExpertMlp {
 
   // out = sum over the chosen experts of share * down (silu(gate x) * up x). Taps the router's
   // probabilities for all experts ("router") and the indices of the chosen ones ("experts").
+  // With a shared MLP its output is added, times the sigmoid of a gate.
   void enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
 
  private:
+  void lay_out_shared(WeightLayout& layout, const std::string& prefix, int64_t hidden,
+                      Weights& w) const;
   int64_t parameters_of(int64_t hidden, int64_t count) const {
-    return hidden * num_experts + count * 3 * hidden * intermediate_size;
+    const int64_t shared = shared_size == 0 ? 0 : hidden * (3 * int64_t{shared_size} + 1);
+    return hidden * num_experts + count * 3 * hidden * intermediate_size + shared;
   }
 };
 

@@ -61,6 +61,11 @@ void expert_mlp(Stream& stream, const ExpertMlpArgs& args) {
   shapes.expect("experts", args.experts, DType::kI32, {"m", "k"});
   shapes.expect("shares", args.shares, DType::kF32, {"m", "k"});
   shapes.expect("out", args.out, DType::kBF16, {"m", "hidden"});
+  shapes.bind("1", 1);
+  shapes.expect_or_absent("shared", args.shared, DType::kBF16, {"m", "hidden"});
+  shapes.expect_or_absent("shared_gate", args.shared_gate, DType::kF32, {"m", "1"});
+  shapes.require(args.shared.present() == args.shared_gate.present(),
+                 "shared and shared_gate must be both present or both absent");
   require_experts(shapes, args.gate_up, 2 * shapes["intermediate"], shapes["hidden"],
                   "gate_up must be present and [2 * intermediate, hidden]");
   require_experts(shapes, args.down, shapes["hidden"], shapes["intermediate"],

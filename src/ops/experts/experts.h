@@ -68,19 +68,21 @@ struct ExpertSizes {
 ExpertScratch cut_expert_scratch(Arena& arena, const ExpertSizes& sizes);
 
 struct ExpertMlpArgs {
-  TensorView x;           // bf16 [m, hidden]
-  TensorView experts;     // i32 [m, k], each in [0, num_experts)
-  TensorView shares;      // f32 [m, k]
-  PackedExperts gate_up;  // each [2 * intermediate, hidden]: gate, up
-  PackedExperts down;     // each [hidden, intermediate]
-  ExpertScratch scratch;  // of these sizes; holds anything afterwards
-  TensorView out;         // bf16 [m, hidden]
+  TensorView x;            // bf16 [m, hidden]
+  TensorView experts;      // i32 [m, k], each in [0, num_experts)
+  TensorView shares;       // f32 [m, k]
+  PackedExperts gate_up;   // each [2 * intermediate, hidden]: gate, up
+  PackedExperts down;      // each [hidden, intermediate]
+  TensorView shared;       // bf16 [m, hidden] or absent: output of an MLP that every row takes
+  TensorView shared_gate;  // f32 [m, 1], with `shared`
+  ExpertScratch scratch;   // of these sizes; holds anything afterwards
+  TensorView out;          // bf16 [m, hidden]
 };
 
 // out[i] = sum over slots s, in their order, of shares[i][s] * down_e(swiglu(gate_up_e x[i])),
-// where e is experts[i][s]. The products of gate_up and of swiglu are bf16, as in a dense MLP;
-// those of down stay f32 until they are summed.
-// Shapes: x [m, hidden], experts and shares [m, k], out [m, hidden].
+// where e is experts[i][s]; plus sigmoid(shared_gate[i]) * shared[i]. The products of gate_up and
+// of swiglu are bf16, as in a dense MLP; those of down stay f32 until they are summed.
+// Shapes: x, out and shared [m, hidden], experts and shares [m, k], shared_gate [m, 1].
 // Types: bf16 in and out, weights of any format of `matmul`; the sum is f32, rounded once.
 // Aliasing: `out` and the scratch overlap nothing.
 // Order: enqueue only; experts are read when the stream reaches the op. Each pair has a place of

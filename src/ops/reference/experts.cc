@@ -69,6 +69,11 @@ ExpertOutput expert_mlp(const ExpertInput& in) {
       }
     }
   }
+  for (size_t i = 0; i < in.shared.size(); ++i) {
+    const double gate = in.shared_gate[i / static_cast<size_t>(in.hidden)];
+    output.value[i] +=
+        static_cast<double>(static_cast<float>(in.shared[i])) / (1 + std::exp(-gate));
+  }
   return output;
 }
 

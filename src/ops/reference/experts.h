@@ -22,12 +22,14 @@ RouteOutput route_experts(const std::vector<float>& logits, int64_t num_experts,
 
 // Weights as in a checkpoint, one expert after the other.
 struct ExpertInput {
-  std::vector<BFloat16> x;       // [m, hidden]
-  std::vector<int32_t> experts;  // [m, k]
-  std::vector<float> shares;     // [m, k]
-  std::vector<BFloat16> gate;    // [num_experts, intermediate, hidden]
-  std::vector<BFloat16> up;      // the same
-  std::vector<BFloat16> down;    // [num_experts, hidden, intermediate]
+  std::vector<BFloat16> x;         // [m, hidden]
+  std::vector<int32_t> experts;    // [m, k]
+  std::vector<float> shares;       // [m, k]
+  std::vector<BFloat16> gate;      // [num_experts, intermediate, hidden]
+  std::vector<BFloat16> up;        // the same
+  std::vector<BFloat16> down;      // [num_experts, hidden, intermediate]
+  std::vector<BFloat16> shared;    // [m, hidden] or empty
+  std::vector<float> shared_gate;  // [m], with `shared`
   int64_t m = 0;
   int64_t k = 0;
   int64_t hidden = 0;

@@ -92,7 +92,7 @@ std::vector<std::string> names_of(const Tensors& tensors) {
 
 // The same inputs and weights, in transformers in float32.
 TEST(Experts, TheRouterIsThatOfTransformers) {
-  for (const char* name : {"qwen3moe-experts8", kModel, "mixtral-experts4"}) {
+  for (const char* name : {"qwen3moe-experts8", kModel, "qwen2moe-experts6", "mixtral-experts4"}) {
     Tensors golden = read_tensors(path_of(name) / "router.safetensors");
     const auto device = make_device("cpu", {.num_threads = 2});
     const auto stream = device->make_stream({.name = "router", .num_threads = 2});
@@ -116,7 +116,8 @@ TEST(Experts, TheRouterIsThatOfTransformers) {
     route_experts(*stream, {.scores = view,
                             .experts = TensorView(experts.data(), DType::kI32, {m, k}),
                             .shares = TensorView(shares.data(), DType::kF32, {m, k}),
-                            .normalize = name != std::string("qwen3moe-experts8")});
+                            .normalize = name == std::string(kModel) ||
+                                         name == std::string("mixtral-experts4")});
     stream->synchronize();
     EXPECT_EQ(experts, golden["experts"].values<int32_t>()) << name;
     const auto expect_near = [&](const std::vector<float>& got, const char* what) {

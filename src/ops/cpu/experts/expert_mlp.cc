@@ -15,6 +15,7 @@
 #include "ops/cpu/matmul/product.h"
 #include "ops/cpu/row_tasks.h"
 #include "ops/cpu/rows/kernels.h"
+#include "ops/cpu/scalar_math.h"
 
 namespace sluice::cpu {
 namespace {
@@ -39,6 +40,8 @@ struct ExpertCall {
   const uint16_t* x;
   const int32_t* experts;
   const float* shares;
+  const uint16_t* shared;    // or null
+  const float* shared_gate;  // or null
   uint16_t* out;
   int32_t* places;
   int32_t* pairs;
@@ -149,8 +152,10 @@ void gate_pairs(ThreadTeam& team, const ExpertCall& call) {
   });
 }
 
-// One row of the output: its slots' products in the order of slots.
+// One row of the output: its slots' products in the order of slots, then what all rows share.
 void sum_slots(const ExpertCall& call, int64_t row) {
+  const float gate =
+      call.shared == nullptr ? 0.0f : 1.0f / (1.0f + fast_exp(-call.shared_gate[row]));
   constexpr int64_t kChunk = 64;  // columns whose sums stay in registers
   for (int64_t column = 0; column < call.hidden; column += kChunk) {
     float sums[kChunk] = {};
@@ -160,6 +165,10 @@ void sum_slots(const ExpertCall& call, int64_t row) {
       const float* product =
           call.products + call.places[row * call.k + slot] * call.hidden + column;
       for (int64_t i = 0; i < width; ++i) sums[i] += share * product[i];
+    }
+    if (call.shared != nullptr) {
+      const uint16_t* shared = call.shared + row * call.hidden + column;
+      for (int64_t i = 0; i < width; ++i) sums[i] += gate * bf16_to_float(shared[i]);
     }
     uint16_t* out = call.out + row * call.hidden + column;
     for (int64_t i = 0; i < width; ++i) out[i] = BFloat16(sums[i]).bits;
@@ -193,28 +202,31 @@ void CpuOps::expert_mlp(Stream& stream, const ExpertMlpArgs& args) const {
   const auto halves = [](const TensorView& view) {
     return reinterpret_cast<uint16_t*>(view.bytes());
   };
-  const ExpertCall call{.x = halves(args.x),
-                        .experts = args.experts.data<int32_t>(),
-                        .shares = args.shares.data<float>(),
-                        .out = halves(args.out),
-                        .places = args.scratch.places.data<int32_t>(),
-                        .pairs = args.scratch.pairs.data<int32_t>(),
-                        .begins = args.scratch.begins.data<int32_t>(),
-                        .jobs = args.scratch.jobs.data<int32_t>(),
-                        .rows = halves(args.scratch.rows),
-                        .gate_up = halves(args.scratch.gate_up),
-                        .act = halves(args.scratch.act),
-                        .products = args.scratch.products.data<float>(),
-                        .weights = {args.gate_up.first.data, args.down.first.data},
-                        .stride_bytes = {args.gate_up.stride_bytes, args.down.stride_bytes},
-                        .format = {args.gate_up.first.format, args.down.first.format},
-                        .num_rows = args.x.dim(0),
-                        .k = args.experts.dim(1),
-                        .num_experts = args.gate_up.num_experts,
-                        .hidden = args.x.dim(1),
-                        .intermediate = args.down.first.num_cols,
-                        .kernel = &kernel_of(isa_),
-                        .row_kernels = &row_kernels(isa_)};
+  const ExpertCall call{
+      .x = halves(args.x),
+      .experts = args.experts.data<int32_t>(),
+      .shares = args.shares.data<float>(),
+      .shared = args.shared.present() ? halves(args.shared) : nullptr,
+      .shared_gate = args.shared.present() ? args.shared_gate.data<float>() : nullptr,
+      .out = halves(args.out),
+      .places = args.scratch.places.data<int32_t>(),
+      .pairs = args.scratch.pairs.data<int32_t>(),
+      .begins = args.scratch.begins.data<int32_t>(),
+      .jobs = args.scratch.jobs.data<int32_t>(),
+      .rows = halves(args.scratch.rows),
+      .gate_up = halves(args.scratch.gate_up),
+      .act = halves(args.scratch.act),
+      .products = args.scratch.products.data<float>(),
+      .weights = {args.gate_up.first.data, args.down.first.data},
+      .stride_bytes = {args.gate_up.stride_bytes, args.down.stride_bytes},
+      .format = {args.gate_up.first.format, args.down.first.format},
+      .num_rows = args.x.dim(0),
+      .k = args.experts.dim(1),
+      .num_experts = args.gate_up.num_experts,
+      .hidden = args.x.dim(1),
+      .intermediate = args.down.first.num_cols,
+      .kernel = &kernel_of(isa_),
+      .row_kernels = &row_kernels(isa_)};
   call.products_of(0);  // refuses a format now rather than on the stream
   call.products_of(1);
   if (call.num_rows == 0) return;
