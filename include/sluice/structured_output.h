@@ -13,12 +13,13 @@
 namespace sluice {
 
 enum class StructureKind {
-  kJsonSchema,  // a JSON document that the schema in `text` allows
-  kJsonObject,  // any JSON object
-  kRegex,       // the whole answer matches the regular expression in `text`
-  kChoice,      // one of `choices`
-  kGrammar,     // the rules in `text`, in EBNF, from "root" on
-  kCalls,       // calls of functions, as `calls` says
+  kJsonSchema,     // a JSON document that the schema in `text` allows
+  kJsonObject,     // any JSON object
+  kRegex,          // the whole answer matches the regular expression in `text`
+  kChoice,         // one of `choices`
+  kGrammar,        // the rules in `text`, in EBNF, from "root" on
+  kCalls,          // calls of functions, as `calls` says
+  kStructuralTag,  // free text with tags in it, as the structural tag in `text`, a JSON text, says
 };
 
 struct StructuredOutput;
