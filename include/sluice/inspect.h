@@ -19,7 +19,9 @@ namespace sluice {
 struct ModelSummary {
   std::string architecture;  // "Qwen3ForCausalLM"
   int64_t num_parameters = 0;
-  size_t weight_bytes = 0;  // in device memory, bf16
+  int64_t num_active_parameters = 0;  // without the experts that a token does not choose
+  size_t weight_bytes = 0;            // in their formats
+  size_t active_weight_bytes = 0;     // of num_active_parameters
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
   int32_t num_q_heads = 0;

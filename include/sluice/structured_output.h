@@ -6,18 +6,20 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace sluice {
 
 enum class StructureKind {
-  kJsonSchema,  // a JSON document that the schema in `text` allows
-  kJsonObject,  // any JSON object
-  kRegex,       // the whole answer matches the regular expression in `text`
-  kChoice,      // one of `choices`
-  kGrammar,     // the rules in `text`, in EBNF, from "root" on
-  kCalls,       // calls of functions, as `calls` says
+  kJsonSchema,     // a JSON document that the schema in `text` allows
+  kJsonObject,     // any JSON object
+  kRegex,          // the whole answer matches the regular expression in `text`
+  kChoice,         // one of `choices`
+  kGrammar,        // the rules in `text`, in EBNF, from "root" on
+  kCalls,          // calls of functions, as `calls` says
+  kStructuralTag,  // free text with tags in it, as the structural tag in `text`, a JSON text, says
 };
 
 struct StructuredOutput;
@@ -32,6 +34,17 @@ struct CallableFunction {
   bool operator==(const CallableFunction&) const = default;
 };
 
+// How arguments are written that are not JSON: a parameter is `begin`, its name, `middle`, its
+// value, `end`. Texts stand without quotes, and have no `mark` in them; other values are JSON.
+struct ParameterForm {
+  std::string begin;
+  std::string middle;
+  std::string end;
+  std::string mark;
+
+  bool operator==(const ParameterForm&) const = default;
+};
+
 // How a model writes calls.
 struct CallForm {
   // A call is `begin`, the name within quotes, `middle`, the arguments, `end`.
@@ -43,6 +56,7 @@ struct CallForm {
   // of an answer, and an answer with a match of the regular expression `opening` is calls.
   std::string marker;
   std::string opening;
+  std::optional<ParameterForm> parameters;  // names have no quotes then
 
   bool operator==(const CallForm&) const = default;
 };

@@ -20,8 +20,13 @@ std::string describe_model(const ModelSummary& model) {
   Table table;
   table.align_left(1);
   table.add({"architecture", model.architecture});
-  table.add({"parameters", format_count(static_cast<double>(model.num_parameters)) +
-                               (model.tied_embeddings ? " (embeddings tied)" : "")});
+  std::string parameters = format_count(static_cast<double>(model.num_parameters));
+  if (model.tied_embeddings) parameters += " (embeddings tied)";
+  if (model.num_active_parameters < model.num_parameters) {
+    parameters += fmt::format(" ({} for a token)",
+                              format_count(static_cast<double>(model.num_active_parameters)));
+  }
+  table.add({"parameters", parameters});
   table.add({"weights", format_bytes(static_cast<double>(model.weight_bytes)) + " as bf16"});
   table.add({"layers", fmt::format("{} of width {}", model.num_layers, model.hidden_size)});
   table.add({"heads", fmt::format("{} query, {} KV, of width {}", model.num_q_heads,

@@ -67,7 +67,10 @@ ModelSummary summarize_model(const std::string& model_dir, KvCacheDtype kv_cache
   ModelSummary summary;
   summary.architecture = architecture_name(config.architecture);
   summary.num_parameters = config.num_parameters();
-  summary.weight_bytes = Weights::stored_bytes(config, *make_device("cpu"));
+  summary.num_active_parameters = config.num_active_parameters();
+  const Weights::StoredBytes bytes = Weights::stored_bytes(config, *make_device("cpu"));
+  summary.weight_bytes = bytes.all;
+  summary.active_weight_bytes = bytes.active;
   summary.num_layers = config.num_layers();
   summary.hidden_size = config.hidden_size;
   summary.num_q_heads = config.attention().num_q_heads;

@@ -382,7 +382,7 @@ LLM::Trace LLM::trace(const std::vector<int32_t>& token_ids,
                       const std::vector<std::string>& tap_patterns,
                       const GenerateOptions& options) {
   TraceRecorder recorder(tap_patterns, impl_->engine.device());
-  recorder.check_patterns(impl_->engine.config().num_layers());
+  recorder.check_patterns(impl_->engine.config().layers);
   const auto num_tokens = static_cast<int64_t>(token_ids.size());
   PassWatch watch;
   watch.should_cancel = options.should_cancel;

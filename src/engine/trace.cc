@@ -11,8 +11,9 @@
 namespace sluice {
 namespace {
 
-// Element `index` of a contiguous f32 or bf16 view.
+// Element `index` of a contiguous view of f32, bf16 or i32, whose small numbers are exact.
 float value_at(const TensorView& view, int64_t index) {
+  if (view.dtype() == DType::kI32) return static_cast<float>(view.data<int32_t>()[index]);
   if (view.dtype() == DType::kF32) return view.data<float>()[index];
   return static_cast<float>(view.data<BFloat16>()[index]);
 }
@@ -35,26 +36,34 @@ void append_floats(const BFloat16* numbers, int32_t count, std::vector<float>& t
 
 }  // namespace
 
-std::vector<std::string> tap_names(int32_t num_layers) {
+std::vector<std::string> tap_names(const std::vector<LayerSpec>& layers) {
   std::vector<std::string> names{"embedding"};
-  for (int32_t layer = 0; layer < num_layers; ++layer) {
-    for (const char* what : {"residual", "q", "k", "v", "attn_out", "attn_proj", "mlp_out"}) {
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const auto add = [&](const char* what) {
       names.push_back(fmt::format("layer.{}.{}", layer, what));
+    };
+    for (const char* what : {"residual", "q", "k", "v", "attn_out", "attn_proj", "mlp_out"}) {
+      add(what);
     }
+    if (!std::holds_alternative<ExpertMlp>(layers[layer].mlp)) continue;
+    add("router");
+    add("experts");
   }
   names.emplace_back("final_norm");
   return names;
 }
 
-void TraceRecorder::check_patterns(int32_t num_layers) const {
-  const std::vector<std::string> names = tap_names(num_layers);
+void TraceRecorder::check_patterns(const std::vector<LayerSpec>& layers) const {
+  const std::vector<std::string> names = tap_names(layers);
   for (const std::string& pattern : patterns_) {
     const auto matches_pattern = [&](const auto& name) { return matches(pattern, name); };
     if (std::any_of(names.begin(), names.end(), matches_pattern)) continue;
     fail(ErrorCode::kInvalidArgument,
          "tap pattern \"{}\" matches nothing; taps are embedding, layer.I.residual, layer.I.q, .k, "
-         ".v, .attn_out, .attn_proj, .mlp_out (I from 0 to {}, or *) and final_norm",
-         pattern, num_layers - 1);
+         ".v, .attn_out, .attn_proj, .mlp_out, of experts .router and .experts (I from 0 to {}, or "
+         "*) "
+         "and final_norm",
+         pattern, layers.size() - 1);
   }
 }
 

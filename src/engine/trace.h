@@ -14,13 +14,14 @@
 #include "device/device.h"
 #include "kv/kv_layout.h"
 #include "kv/sequence_kv.h"
+#include "model/layer_spec.h"
 #include "model/tap.h"
 #include "sluice/tap_tensor.h"
 
 namespace sluice {
 
-// All tap names of a model with `num_layers` layers, in the order of computation.
-std::vector<std::string> tap_names(int32_t num_layers);
+// All tap names of a model of these layers.
+std::vector<std::string> tap_names(const std::vector<LayerSpec>& layers);
 
 class TraceRecorder final : public TapSink {
  public:
@@ -30,7 +31,7 @@ class TraceRecorder final : public TapSink {
       : patterns_(std::move(patterns)), device_(device) {}
 
   // Errors: kInvalidArgument naming the first pattern that no tap of the model matches.
-  void check_patterns(int32_t num_layers) const;
+  void check_patterns(const std::vector<LayerSpec>& layers) const;
 
   bool wants(const std::string& name) const override;
   void tap(Stream& stream, const std::string& name, int64_t row_begin,

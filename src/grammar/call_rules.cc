@@ -45,13 +45,14 @@ std::string schema_of_arguments(const std::string& parameters) {
   return schema.dump();
 }
 
-std::string arguments_rule(RuleWriter& rules, const CallableFunction& function,
-                           std::vector<std::string>& ignored) {
+std::string arguments_rule(RuleWriter& rules, const CallForm& form,
+                           const CallableFunction& function, std::vector<std::string>& ignored) {
   const std::string place = fmt::format("{} ({})", function.place, function.name);
   Refusals refusals(function.is_lenient);
   try {
     const std::string schema = schema_of_arguments(function.parameters);
-    std::string root = rules.add_grammar(schema_grammar(schema, refusals));
+    const ParameterForm* const parameters = form.parameters ? &*form.parameters : nullptr;
+    std::string root = rules.add_grammar(schema_grammar(schema, refusals, parameters));
     for (const std::string& what : refusals.ignored()) {
       ignored.push_back(fmt::format("{}: {}", place, what));
     }
@@ -67,6 +68,19 @@ std::string literal_or_nothing(std::string_view text) {
   return text.empty() ? std::string() : rule_literal(text) + ' ';
 }
 
+// A name without quotes ends where `middle` begins, so it may have none of its characters.
+std::string name_in_call(RuleWriter& rules, const CallForm& form,
+                         const CallableFunction& function) {
+  if (!form.parameters) return quoted_literal(rules, function.name);
+  if (function.name.empty() || function.name.find_first_of("<>\n") != function.name.npos) {
+    fail(ErrorCode::kInvalidArgument,
+         "{} ({}): the model writes names without quotes, so this one cannot be called; give one "
+         "without <, > and line ends",
+         function.place, function.name);
+  }
+  return rule_literal(function.name);
+}
+
 // What all functions have in common is written once: names and arguments then differ only where
 // they must, and a model has one way to begin.
 std::string call_rule(RuleWriter& rules, const StructuredCalls& calls, std::string_view begin,
@@ -74,9 +88,9 @@ std::string call_rule(RuleWriter& rules, const StructuredCalls& calls, std::stri
   const CallForm& form = calls.form;
   std::vector<std::string> functions;
   for (const CallableFunction& function : calls.functions) {
-    const std::string arguments = arguments_rule(rules, function, ignored);
+    const std::string arguments = arguments_rule(rules, form, function, ignored);
     functions.push_back(
-        rules.add("call", fmt::format("{} {}{}", quoted_literal(rules, function.name),
+        rules.add("call", fmt::format("{} {}{}", name_in_call(rules, form, function),
                                       literal_or_nothing(form.middle), arguments)));
   }
   return rules.add("any_call", fmt::format("{}{} {}", literal_or_nothing(begin),
@@ -93,21 +107,6 @@ std::string only_calls(RuleWriter& rules, const StructuredCalls& calls,
   return rules.add("calls", fmt::format(R"([\n]{{0,2}} {}{})", call, more));
 }
 
-// Every text without the marker in it.
-Automaton texts_without(const std::string& marker) {
-  LooseAutomaton with;
-  int32_t state = with.add_state();
-  with.add_edge(state, CharSet::all(), state);
-  for (const char32_t c : characters_of(marker)) {
-    const int32_t next = with.add_state();
-    with.add_edge(state, {{static_cast<uint32_t>(c), static_cast<uint32_t>(c)}}, next);
-    state = next;
-  }
-  with.add_edge(state, CharSet::all(), state);
-  with.states[static_cast<size_t>(state)].accepts = true;
-  return without(of_lengths(0, -1), deterministic(with));
-}
-
 // Free text up to the marker, wherever it is in a token.
 std::string text_and_calls(RuleWriter& rules, const StructuredCalls& calls,
                            std::vector<std::string>& ignored) {
@@ -115,7 +114,7 @@ std::string text_and_calls(RuleWriter& rules, const StructuredCalls& calls,
   if (!form.begin.starts_with(form.marker)) {
     fail(ErrorCode::kInvalidArgument, "calls: begin must begin with the marker");
   }
-  const std::string text = rules.add_plain("text", texts_without(form.marker));
+  const std::string text = rules.add_plain("text", without_part(form.marker));
   const std::string call = call_rule(rules, calls, form.begin, ignored);
   return fmt::format("{} | {} {} {}", text, text, call, calls.is_single ? "" : "root");
 }

@@ -12,6 +12,7 @@
 #include "grammar/rules/rule_reader.h"
 #include "grammar/rules/rule_writer.h"
 #include "grammar/schema/schema_grammar.h"
+#include "grammar/tag_rules.h"
 
 namespace sluice {
 namespace {
@@ -90,11 +91,16 @@ StructureRules structure_rules(const StructuredOutput& structure) {
       return {structure.text, {}};
     case StructureKind::kCalls:
       return rules_of_calls(structure);
+    case StructureKind::kStructuralTag:
     case StructureKind::kJsonSchema:
     case StructureKind::kJsonObject:
       break;
   }
   Refusals refusals(structure.is_lenient);
+  if (structure.kind == StructureKind::kStructuralTag) {
+    std::string tags = tag_rules(structure.text, refusals);
+    return {std::move(tags), refusals.ignored()};
+  }
   const bool is_any = structure.kind == StructureKind::kJsonObject;
   std::string rules = schema_grammar(is_any ? R"({"type":"object"})" : structure.text, refusals);
   return {std::move(rules), refusals.ignored()};

@@ -32,6 +32,13 @@ std::string key_of(const StructuredCalls& calls) {
        {&form.begin, &form.middle, &form.end, &form.between, &form.marker, &form.opening}) {
     add_text(key, *text);
   }
+  key += form.parameters ? 'p' : 'j';
+  if (const auto& parameters = form.parameters) {
+    for (const std::string* text :
+         {&parameters->begin, &parameters->middle, &parameters->end, &parameters->mark}) {
+      add_text(key, *text);
+    }
+  }
   for (const CallableFunction& function : calls.functions) {
     key += function.is_lenient ? 'l' : 's';
     for (const std::string* text : {&function.name, &function.parameters, &function.place}) {

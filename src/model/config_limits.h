@@ -20,6 +20,7 @@ inline constexpr int64_t kMaxHiddenSize = int64_t{1} << 18;
 inline constexpr int64_t kMaxIntermediateSize = int64_t{1} << 20;
 inline constexpr int64_t kMaxLayers = 1024;
 inline constexpr int64_t kMaxHeads = 1024;
+inline constexpr int64_t kMaxExperts = 4096;
 
 // An error that names the file, or the path of the object in it.
 [[noreturn]] inline void fail_unsupported(const JsonObject& where, std::string message) {

@@ -18,12 +18,13 @@ int64_t num_logit_rows(const DecoderInput& input) {
 
 // The most scratch that any layer takes for tiles of `num_rows` rows.
 template <typename Kinds>
-int64_t scratch_bytes_of(const std::vector<LayerSpec>& layers, Kinds LayerSpec::*kinds,
-                         int64_t num_rows) {
+int64_t scratch_bytes_of(const ModelConfig& config, Kinds LayerSpec::*kinds, int64_t num_rows) {
+  const auto bytes_of = [&](const auto& kind) {
+    return kind.scratch_bytes(num_rows, config.hidden_size);
+  };
   size_t most = 0;
-  for (const LayerSpec& layer : layers) {
-    most = std::max(most, std::visit([&](const auto& kind) { return kind.scratch_bytes(num_rows); },
-                                     layer.*kinds));
+  for (const LayerSpec& layer : config.layers) {
+    most = std::max(most, std::visit(bytes_of, layer.*kinds));
   }
   return static_cast<int64_t>(most);
 }
@@ -78,8 +79,8 @@ Decoder::Scratch Decoder::cut_scratch(Arena& arena, const ModelConfig& config,
   s.cos_sin = arena.tensor(DType::kF32, {rows, 2, head_dim / 2});
   s.delta = arena.tensor(DType::kBF16, {tile, hidden});
   s.normed = arena.tensor(DType::kBF16, {tile, hidden});
-  s.mixer = arena.tensor(DType::kU8, {scratch_bytes_of(config.layers, &LayerSpec::mixer, tile)});
-  s.mlp = arena.tensor(DType::kU8, {scratch_bytes_of(config.layers, &LayerSpec::mlp, tile)});
+  s.mixer = arena.tensor(DType::kU8, {scratch_bytes_of(config, &LayerSpec::mixer, tile)});
+  s.mlp = arena.tensor(DType::kU8, {scratch_bytes_of(config, &LayerSpec::mlp, tile)});
   s.logit_rows = arena.tensor(DType::kBF16, {limits.max_logit_rows, hidden});
   s.logits = arena.tensor(DType::kF32, {limits.max_logit_rows, config.vocab_size});
   s.inv_freq = arena.tensor(DType::kF32, {head_dim / 2});

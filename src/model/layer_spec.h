@@ -6,10 +6,11 @@
 //
 //   Weights                 its tensors in device memory
 //   num_parameters          elements of its weights in a checkpoint, biases included
+//   num_active_parameters   those of them that one row is multiplied with, or added to
 //   products_per_row        multiply-adds of matrix products for one row
 //   describe                adds the names and values that KV depends on (engine/store)
 //   lay_out                 cuts its weights and lists its tensors, whose names begin with `prefix`
-//   scratch_bytes           of RowTile::scratch for tiles of up to `num_rows` rows
+//   scratch_bytes           of RowTile::scratch for tiles of up to `num_rows` rows of `hidden`
 //   enqueue                 an MLP: a tile's rows from x to out
 //   begin, attend, finish   a token mixer: before, for all rows of the pass at once, and after
 //
@@ -22,11 +23,12 @@
 #include "core/ids.h"
 #include "model/layers/attention.h"
 #include "model/layers/dense_mlp.h"
+#include "model/layers/expert_mlp.h"
 
 namespace sluice {
 
 using TokenMixer = std::variant<Attention>;
-using Mlp = std::variant<DenseMlp>;
+using Mlp = std::variant<DenseMlp, ExpertMlp>;
 
 struct LayerSpec {
   TokenMixer mixer;

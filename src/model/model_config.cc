@@ -14,6 +14,7 @@
 #include "io/model_file.h"
 #include "model/config_limits.h"
 #include "model/gguf_config.h"
+#include "model/mlp_config.h"
 #include "model/quantization.h"
 #include "ops/kv_blocks.h"
 
@@ -23,24 +24,30 @@ namespace {
 // The widest head that attention and rope take (src/ops).
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is absent
-constexpr std::string_view kSupported = "Qwen3ForCausalLM, Qwen2ForCausalLM and LlamaForCausalLM";
+constexpr std::string_view kSupported =
+    "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, Qwen3MoeForCausalLM, "
+    "Qwen2MoeForCausalLM and MixtralForCausalLM";
+
+// The name of a family in `model_type`.
+struct Family {
+  Architecture architecture;
+  std::string_view model_type;
+};
+constexpr Family kFamilies[] = {
+    {Architecture::kQwen3, "qwen3"},        {Architecture::kQwen2, "qwen2"},
+    {Architecture::kLlama, "llama"},        {Architecture::kQwen3Moe, "qwen3_moe"},
+    {Architecture::kQwen2Moe, "qwen2_moe"}, {Architecture::kMixtral, "mixtral"}};
 
 // The family of the model: from `architectures` if the file has that key, else from `model_type`.
 // Errors: kUnsupported for several architectures or an unknown one.
 Architecture read_architecture(const JsonObject& config) {
   const std::vector<std::string> names = config.find_strings("architectures");
   const std::string model_type = config.find_string("model_type").value_or("");
-  for (Architecture architecture :
-       {Architecture::kQwen3, Architecture::kQwen2, Architecture::kLlama}) {
-    const std::string_view name = architecture_name(architecture);
-    if (names.size() == 1 && names[0] == name) return architecture;
+  for (const Family& family : kFamilies) {
+    const std::string_view name = architecture_name(family.architecture);
+    if (names.size() == 1 && names[0] == name) return family.architecture;
     // Files without `architectures` still name the family.
-    if (names.empty() && name == (model_type == "qwen3"   ? "Qwen3ForCausalLM"
-                                  : model_type == "qwen2" ? "Qwen2ForCausalLM"
-                                  : model_type == "llama" ? "LlamaForCausalLM"
-                                                          : "")) {
-      return architecture;
-    }
+    if (names.empty() && model_type == family.model_type) return family.architecture;
   }
   if (names.size() > 1) {
     fail_unsupported(config, fmt::format("architectures names {}, {} first; keep the one that the "
@@ -99,30 +106,32 @@ int32_t read_head_dim(const JsonObject& config, const ModelConfig& model, int32_
 void read_biases_and_norms(const JsonObject& config, const ModelConfig& model,
                            Attention& attention) {
   const bool attention_bias = config.find_bool("attention_bias").value_or(false);
-  attention.qkv_bias = attention_bias;
-  attention.o_bias = attention_bias;
-  if (model.architecture == Architecture::kQwen2) {  // fixed, whatever the key says
-    // transformers' Qwen2 hard-codes these two.
-    attention.qkv_bias = true;
+  attention.qkv_bias = attention.o_bias = attention_bias;
+  // transformers hard-codes these, whatever the key says.
+  if (model.architecture == Architecture::kQwen2 || model.architecture == Architecture::kQwen2Moe) {
+    const bool is_dense = model.architecture == Architecture::kQwen2;
+    attention.qkv_bias = is_dense || config.find_bool("qkv_bias").value_or(true);
     attention.o_bias = false;
   }
-  attention.qk_norm = model.architecture == Architecture::kQwen3;
+  if (model.architecture == Architecture::kMixtral) attention.qkv_bias = attention.o_bias = false;
+  attention.qk_norm =
+      model.architecture == Architecture::kQwen3 || model.architecture == Architecture::kQwen3Moe;
 }
 
-// Sets the sizes of the model and its layers, which are all alike.
+// Sets the sizes of the model and its layers, whose attention is alike.
 void read_layers(const JsonObject& config, ModelConfig& model) {
   model.vocab_size = read_size(config, "vocab_size", kMaxVocabSize);
   model.hidden_size = read_size(config, "hidden_size", kMaxHiddenSize);
-  const DenseMlp mlp{.intermediate_size =
-                         read_size(config, "intermediate_size", kMaxIntermediateSize)};
   const int32_t num_layers = read_size(config, "num_hidden_layers", kMaxLayers);
+  const std::vector<Mlp> mlps = read_mlps(config, model.architecture, num_layers);
   Attention attention = read_heads(config);
   model.max_position_embeddings = config.get_int("max_position_embeddings", 1, kMaxPositions);
   model.rms_norm_eps = static_cast<float>(config.get_double("rms_norm_eps", 1e-12, 1.0));
   attention.head_dim = read_head_dim(config, model, attention.num_q_heads);
   read_biases_and_norms(config, model, attention);
   for (int32_t i = 0; i < num_layers; ++i) {
-    model.layers.push_back({.mixer = attention, .mlp = mlp, .kv_layer = LayerId(i)});
+    model.layers.push_back(
+        {.mixer = attention, .mlp = mlps[static_cast<size_t>(i)], .kv_layer = LayerId(i)});
   }
   model.tie_word_embeddings = config.find_bool("tie_word_embeddings").value_or(false);
 }
@@ -152,25 +161,30 @@ void refuse_unsupported(const JsonObject& config) {
 // Fails if a layer has a sliding window that hides something. Source: transformers' Qwen2Config and
 // Qwen3Config: the layers from max_window_layers on slide, unless layer_types says which do
 // (refuse_unsupported); a sliding_window of null hides nothing, nor does one that is as long as
-// the model's positions.
+// the model's positions. With experts all layers slide or none; Mixtral has no switch beside
+// sliding_window.
 void refuse_sliding_window(const JsonObject& config, const ModelConfig& model) {
   constexpr int64_t kDefaultMaxWindowLayers = 28;
-  if (!config.find_bool("use_sliding_window").value_or(false)) return;
+  const bool by_window_alone =
+      model.architecture == Architecture::kMixtral && config.has("sliding_window");
+  if (!config.find_bool("use_sliding_window").value_or(by_window_alone)) return;
   const std::vector<std::string> keys = config.keys();
   const bool is_null =
       std::ranges::find(keys, "sliding_window") != keys.end() && !config.has("sliding_window");
-  const int64_t first =
+  int64_t first =
       config.find_int("max_window_layers", 0, kMaxPositions).value_or(kDefaultMaxWindowLayers);
+  if (has_experts(model.architecture)) first = 0;
   const int64_t window = config.find_int("sliding_window", 1, kMaxPositions).value_or(1);
   if (is_null || config.has("layer_types") || first >= model.num_layers() ||
       window >= max_positions(model)) {
     return;
   }
   fail_unsupported(
-      config, fmt::format("use_sliding_window is true; sliding windows are not supported (here "
-                          "from layer {} on), set it to false if every layer should see "
-                          "everything",
-                          first));
+      config, fmt::format("{}; sliding windows are not supported (here from layer {} on), set it "
+                          "to {} if every layer should see everything",
+                          by_window_alone ? fmt::format("sliding_window is {}", window)
+                                          : "use_sliding_window is true",
+                          first, by_window_alone ? "null" : "false"));
 }
 
 // The type that the file gives for the weights: `dtype` since transformers 4.56, `torch_dtype`
@@ -310,6 +324,12 @@ std::string_view architecture_name(Architecture architecture) {
       return "Qwen2ForCausalLM";
     case Architecture::kLlama:
       return "LlamaForCausalLM";
+    case Architecture::kQwen3Moe:
+      return "Qwen3MoeForCausalLM";
+    case Architecture::kQwen2Moe:
+      return "Qwen2MoeForCausalLM";
+    case Architecture::kMixtral:
+      return "MixtralForCausalLM";
   }
   return "?";
 }
@@ -351,6 +371,13 @@ int64_t ModelConfig::num_parameters() const {
   const int64_t norms = (2 * int64_t{num_layers()} + 1) * hidden;
   const int64_t embedding = int64_t{vocab_size} * hidden;
   return of_kinds + norms + embedding * (tie_word_embeddings ? 1 : 2);
+}
+
+int64_t ModelConfig::num_active_parameters() const {
+  const int64_t hidden = hidden_size;
+  return num_parameters() - sum_of_layers<int64_t>(*this, [hidden](const auto& kind) {
+           return kind.num_parameters(hidden) - kind.num_active_parameters(hidden);
+         });
 }
 
 size_t ModelConfig::kv_bytes_per_token(KvElement element) const {

@@ -23,10 +23,16 @@
 
 namespace sluice {
 
-enum class Architecture { kQwen3, kQwen2, kLlama };
+enum class Architecture { kQwen3, kQwen2, kLlama, kQwen3Moe, kQwen2Moe, kMixtral };
 
 // The name in config.json's `architectures`: "Qwen3ForCausalLM".
 std::string_view architecture_name(Architecture architecture);
+
+// Whether layers may be mixtures of experts.
+inline bool has_experts(Architecture architecture) {
+  return architecture == Architecture::kQwen3Moe || architecture == Architecture::kQwen2Moe ||
+         architecture == Architecture::kMixtral;
+}
 
 // End tokens of one model. Bounds the array of suppressed ids that a pass carries (PassArrays).
 inline constexpr size_t kMaxEosIds = 64;
@@ -68,6 +74,8 @@ struct ModelConfig {
 
   // Elements of all weights, without padding. A tied output head counts once.
   int64_t num_parameters() const;
+  // The same without the experts that a row does not choose.
+  int64_t num_active_parameters() const;
 
   // Bytes of the K and V of one token in all layers, padding of heads included.
   size_t kv_bytes_per_token(KvElement element = KvElement::kBFloat16) const;

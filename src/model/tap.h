@@ -2,7 +2,8 @@
 //
 // The decoder calls it at fixed points; without a sink the cost is one branch. Names are those of
 // docs/architecture.md: "embedding", "layer.3.q", "layer.3.attn_out" (before o_proj),
-// "layer.3.attn_proj" (after), "layer.3.mlp_out", "layer.3.residual", "final_norm". The engine
+// "layer.3.attn_proj" (after), "layer.3.mlp_out", "layer.3.residual", "final_norm"; of
+// experts "layer.3.router" (probabilities) and "layer.3.experts" (the chosen). The engine
 // reads keys and values after rope ("layer.3.k", "layer.3.v") from the KV cache instead. Thread
 // rule: called by the engine's thread; the data is ready in stream order.
 #pragma once

@@ -2,27 +2,62 @@
 
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "core/error.h"
 
 namespace sluice {
 
-PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols,
-                                  std::initializer_list<std::string> modules) {
+WeightFormat WeightLayout::format_of(std::span<const std::string> modules) const {
   WeightFormat format = WeightFormat::kBFloat16;
   for (const std::string& module : modules) {
     const WeightFormat own = quantization_.format_of(module);
-    if (&module != modules.begin() && own != format) {
+    if (&module != modules.data() && own != format) {
       fail(ErrorCode::kUnsupported,
            "quantization_config leaves out one of {} and {}, whose weights lie in one matrix; "
            "choose a model that quantizes both or none",
-           *modules.begin(), module);
+           modules.front(), module);
     }
     format = own;
   }
+  return format;
+}
+
+PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols,
+                                  std::initializer_list<std::string> modules) {
+  const WeightFormat format = format_of({modules.begin(), modules.size()});
   return {.data = arena_.take(packed_weight_bytes(device_, num_rows, num_cols, format)),
           .num_rows = num_rows,
           .num_cols = num_cols,
           .format = format};
+}
+
+// One format for all: experts lie at equal distances, and one product serves them.
+PackedExperts WeightLayout::experts(int32_t num_experts, int64_t num_rows, int64_t num_cols,
+                                    const std::string& prefix,
+                                    std::initializer_list<const char*> modules) {
+  std::vector<std::string> names;
+  for (int32_t e = 0; e < num_experts; ++e) {
+    for (const char* module : modules) names.push_back(fmt::format("{}{}.{}", prefix, e, module));
+  }
+  const WeightFormat format = format_of(names);
+  const size_t stride = packed_weight_bytes(device_, num_rows, num_cols, format);
+  return {.first = {.data = arena_.take(stride * static_cast<size_t>(num_experts)),
+                    .num_rows = num_rows,
+                    .num_cols = num_cols,
+                    .format = format},
+          .num_experts = num_experts,
+          .stride_bytes = stride};
+}
+
+// The stack's rows are those of experts one after the other, as their matrices are packed.
+void WeightLayout::add_expert_rows(const ExpertRows& rows, const PackedExperts& experts) {
+  const PackedWeight matrix = experts.expert(rows.expert);
+  add_rows(rows.name, matrix, rows.row_begin, rows.num_rows);
+  sources_.back().active_share = rows.active_share;
+  sources_.back().stack = {.name = rows.stack_name,
+                           .shape = {experts.num_experts, matrix.num_rows, matrix.num_cols},
+                           .row_begin = rows.expert * matrix.num_rows + rows.row_begin};
 }
 
 void WeightLayout::add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/arena.h"
@@ -16,12 +18,20 @@
 #include "device/device.h"
 #include "model/head_padding.h"
 #include "model/quantization.h"
+#include "ops/experts/experts.h"
 #include "ops/matmul/matmul.h"
 
 namespace sluice {
 
 // Which axis of a tensor is made of head channels and may have to be padded.
 enum class HeadAxis { kNone, kRows, kColumns };
+
+// Rows of a tensor [num_experts, rows, columns] that has one matrix of all experts.
+struct ExpertStack {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t row_begin = 0;  // of num_experts * rows
+};
 
 // One tensor of a checkpoint and its destination: `matrix` or `vector`, never both.
 struct WeightSource {
@@ -35,6 +45,8 @@ struct WeightSource {
   HeadPadding padding = {};  // of `heads`
   TensorView vector;         // bf16; the tensor fills all of it
   float dummy_mean = 0;      // mean of dummy weights: 1 for norms, else 0
+  ExpertStack stack = {};    // where the numbers are in a checkpoint without tensor `name`
+  double active_share = 1;   // of rows that it is read for, if all experts are chosen alike
 
   // Whether the tensor has to be widened on the host before it is stored.
   bool pads() const { return heads != HeadAxis::kNone && padding.present(); }
@@ -51,12 +63,26 @@ class WeightLayout {
   // Errors: kUnsupported if some of the modules are quantized and others are not.
   PackedWeight matrix(int64_t num_rows, int64_t num_cols,
                       std::initializer_list<std::string> modules = {});
+  // The same for each expert, whose modules are "PREFIX0.MODULE", "PREFIX1.MODULE" and so on.
+  PackedExperts experts(int32_t num_experts, int64_t num_rows, int64_t num_cols,
+                        const std::string& prefix, std::initializer_list<const char*> modules);
   TensorView vector(int64_t length) { return arena_.tensor(DType::kBF16, {length}); }
 
   // These list one tensor each, and what it fills: rows of a matrix, or a vector.
   void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
                 int64_t num_rows);
   void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
+
+  // Rows of one expert's matrix; without a tensor of that name they are in `stack_name`.
+  struct ExpertRows {
+    std::string name;
+    std::string stack_name;
+    int32_t expert = 0;
+    int64_t row_begin = 0;
+    int64_t num_rows = 0;
+    double active_share = 1;
+  };
+  void add_expert_rows(const ExpertRows& rows, const PackedExperts& experts);
 
   // The same for tensors of head channels, which the checkpoint has without padding: `num_heads`
   // heads from head `head_begin` of the matrix on, whole heads of a vector, and a matrix whose
@@ -69,6 +95,9 @@ class WeightLayout {
                         const HeadPadding& padding);
 
  private:
+  // The one format of these modules. Errors: those of `matrix`.
+  WeightFormat format_of(std::span<const std::string> modules) const;
+
   Arena& arena_;
   Device& device_;
   const WeightQuantization& quantization_;

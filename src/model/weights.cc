@@ -13,6 +13,7 @@
 
 #include "core/mix.h"
 #include "model/output_head.h"
+#include "model/weight_tensors.h"
 #include "ops/e4m3.h"
 
 namespace sluice {
@@ -95,41 +96,6 @@ std::vector<std::byte> read_whole(const CheckpointTensor& tensor) {
 
 void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
   store_vector(source, as_bf16(read_whole(tensor), tensor.dtype), stream);
-}
-
-// The shapes that a tensor of scales may have, the usual one first: publishers write one scale as a
-// vector or without dimensions, and those of rows with or without a second dimension.
-std::vector<std::vector<int64_t>> scale_shapes(const WeightSource& source) {
-  const int64_t rows = source.shape[0];
-  switch (source.scales) {
-    case WeightScales::kBlocks:
-      return {{(rows + kScaleBlockRows - 1) / kScaleBlockRows,
-               scales_per_row(WeightFormat::kE4m3Groups, source.shape[1])}};
-    case WeightScales::kRows:
-      return {{rows, 1}, {rows}};
-    case WeightScales::kTensor:
-      return {{1}, {}, {1, 1}};
-    case WeightScales::kNone:
-      break;
-  }
-  return {};
-}
-
-// REQUIRES: the source has scales.
-CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint) {
-  const auto shapes = scale_shapes(source);
-  const auto found = checkpoint.shape_of(source.scale_name);
-  for (const std::vector<int64_t>& shape : shapes) {
-    if (found && std::ranges::equal(*found, shape)) {
-      return checkpoint.tensor(source.scale_name, shape);
-    }
-  }
-  throw Error(
-      ErrorCode::kModel,
-      fmt::format("tensor \"{}\" {}, but quantization_config of config.json makes it {}; "
-                  "fetch both from one place",
-                  source.scale_name, found ? "has shape " + shape_string(*found) : "is missing",
-                  shape_string(shapes.front())));
 }
 
 // The scales of a matrix in host memory. A scale row is that of `scale_rows` rows of the matrix.
@@ -314,11 +280,6 @@ void store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) {
 
 }  // namespace
 
-std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint) {
-  if (source.scale_name.empty()) return {checkpoint.tensor(source.name, source.shape)};
-  return {checkpoint.fp8_tensor(source.name, source.shape), scale_tensor(source, checkpoint)};
-}
-
 // An arena without memory only counts: the same layout code plans and takes.
 size_t Weights::device_bytes(const ModelConfig& config, Device& device) {
   Arena plan;
@@ -326,16 +287,20 @@ size_t Weights::device_bytes(const ModelConfig& config, Device& device) {
   return plan.used_bytes();
 }
 
-size_t Weights::stored_bytes(const ModelConfig& config, Device& device) {
+Weights::StoredBytes Weights::stored_bytes(const ModelConfig& config, Device& device) {
   Arena plan;
   Weights weights(config);
   weights.lay_out(plan, device);
-  size_t num_bytes = 0;
+  StoredBytes num_bytes;
+  double active = 0;
   for (const WeightSource& source : weights.sources_) {
     const bool is_matrix = source.shape.size() == 2;
-    num_bytes +=
+    const size_t own =
         weight_bytes(source.matrix.format, source.shape[0], is_matrix ? source.shape[1] : 1);
+    num_bytes.all += own;
+    active += static_cast<double>(own) * source.active_share;
   }
+  num_bytes.active = static_cast<size_t>(std::llround(active));
   return num_bytes;
 }
 

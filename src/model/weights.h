@@ -30,11 +30,6 @@ struct LayerWeights {
   WeightsOf<Mlp> mlp;
 };
 
-// The tensors of a checkpoint that fill a source: the weight, then its scales if it has some.
-// Errors: kModel for one that is missing, mis-shaped or of another type than config.json says,
-// kUnsupported for a type that is not supported, naming it.
-std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint);
-
 class Weights {
  public:
   // Takes the device memory. Contents are undefined until `load` or `fill_dummy` returns.
@@ -44,8 +39,12 @@ class Weights {
   static size_t device_bytes(const ModelConfig& config, Device& device);
 
   // Bytes of all tensors in their formats, scales included; device memory takes more (packing, head
-  // padding).
-  static size_t stored_bytes(const ModelConfig& config, Device& device);
+  // padding). `active` are those that one row needs, of the experts those that it chooses.
+  struct StoredBytes {
+    size_t all = 0;
+    size_t active = 0;
+  };
+  static StoredBytes stored_bytes(const ModelConfig& config, Device& device);
 
   // Compares names and shapes of a checkpoint with the configuration. Reads file headers only.
   // Errors: kModel for a missing, extra or mis-shaped tensor, naming it.

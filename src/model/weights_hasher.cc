@@ -11,6 +11,8 @@
 
 #include <xxhash.h>
 
+#include "model/weight_tensors.h"
+
 namespace sluice {
 namespace {
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/attention/attention.h"
+#include "ops/experts/experts.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pages/copy_blocks.h"
 #include "ops/pages/gather_pages.h"
@@ -33,6 +34,11 @@
   OP(gather_rows, GatherRowsArgs)           \
   OP(attention, AttentionArgs)              \
   OP(sample, SampleArgs)
+
+// Mixtures of experts.
+#define SLUICE_EXPERT_OPS(OP)         \
+  OP(route_experts, RouteExpertsArgs) \
+  OP(expert_mlp, ExpertMlpArgs)
 
 // Blocks of the host tier, and pages of decode.
 #define SLUICE_PAGE_OPS(OP)                  \

@@ -69,7 +69,7 @@ bool reads_call(ToolFormat format, std::string_view answer) {
          Json::parse(found->text, nullptr, false) == Json{{kFormatProbe, 1}};
 }
 
-// Hermes' calls may stand anywhere in a message. Llama's are the whole of it, so its message must
+// Calls with tags may stand anywhere in a message. Llama's are the whole of it, so its message must
 // begin where the answer does.
 ToolFormat recognise_tools(const ChatTemplate& chat_template) {
   const Json before = Json::array({user_message()});
@@ -83,7 +83,8 @@ ToolFormat recognise_tools(const ChatTemplate& chat_template) {
   };
   const std::string all = text(after, false);
   for (const auto& [format, prompt] :
-       {std::pair{ToolFormat::kHermes, false}, std::pair{ToolFormat::kLlama3Json, true}}) {
+       {std::pair{ToolFormat::kHermes, false}, std::pair{ToolFormat::kQwen3Coder, false},
+        std::pair{ToolFormat::kLlama3Json, true}}) {
     const std::string start = text(before, prompt);
     const auto differs = std::ranges::mismatch(all, start).in1;
     const std::string_view answer =

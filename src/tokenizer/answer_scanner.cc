@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "tokenizer/call_form.h"
+#include "tokenizer/calls/call_form.h"
+#include "tokenizer/calls/function_scanner.h"
 
 namespace sluice {
 namespace {
@@ -37,17 +38,26 @@ Lead llama_lead(std::string_view text, bool is_first) {
   return text == "{" ? Lead::kWhole : Lead::kNone;
 }
 
+std::unique_ptr<CallReader> reader_of(ToolFormat format) {
+  if (format == ToolFormat::kQwen3Coder) return std::make_unique<FunctionScanner>();
+  return std::make_unique<CallScanner>();
+}
+
 }  // namespace
 
 std::optional<ToolFormat> find_tool_format(std::string_view name) {
   if (name == "none") return ToolFormat::kNone;
   if (name == "hermes") return ToolFormat::kHermes;
   if (name == "llama3_json") return ToolFormat::kLlama3Json;
+  if (name == "qwen3_coder") return ToolFormat::kQwen3Coder;
   return std::nullopt;
 }
 
-AnswerScanner::AnswerScanner(AnswerFormat format, std::vector<std::string> tools)
-    : format_(format), tools_(std::move(tools)), state_(State::kStart) {
+AnswerScanner::AnswerScanner(AnswerFormat format, CallableTools tools)
+    : format_(format),
+      tools_(std::move(tools)),
+      state_(State::kStart),
+      call_(reader_of(format.tools)) {
   SLUICE_CHECK(format.thinks || !format.starts_in_thought);
 }
 
@@ -104,13 +114,13 @@ void AnswerScanner::retake(State state, const std::string& text) {
 }
 
 bool AnswerScanner::has_tags() const {
-  return state_ == State::kThought || format_.tools == ToolFormat::kHermes;
+  return state_ == State::kThought || has_call_tags(format_.tools);
 }
 
 bool AnswerScanner::may_be_tag(std::string_view text) const {
   const bool in_thought = state_ == State::kThought;
   if (in_thought && kCloseThought.starts_with(text)) return true;
-  if (format_.tools != ToolFormat::kHermes || (in_thought && keeps_tail_)) return false;
+  if (!has_call_tags(format_.tools) || (in_thought && keeps_tail_)) return false;
   return kOpenCall.starts_with(text);
 }
 
@@ -130,7 +140,7 @@ void AnswerScanner::take_tagged(char c) {
   } else if (held_ == kOpenCall) {
     state_ = State::kThoughtCall;
     tail_ = std::exchange(held_, {});
-    inner_ = std::make_unique<AnswerScanner>(AnswerFormat{.tools = ToolFormat::kHermes}, tools_);
+    inner_ = std::make_unique<AnswerScanner>(AnswerFormat{.tools = format_.tools}, tools_);
     inner_events_ = inner_->push(tail_);
   }
 }
@@ -176,22 +186,22 @@ void AnswerScanner::begin_call(std::string source) {
     source.pop_back();
     in_list_ = in_list_ || source.find('[') != source.npos;
   }
-  call_.reset(std::move(source));
+  call_->reset(std::move(source));
   if (has_brace) take_call('{');
 }
 
 // The character that ends a refused call is content again, and may begin a tag.
 void AnswerScanner::take_call(char c) {
-  if (c == '<' && format_.tools == ToolFormat::kHermes && call_.lacks_brace()) {
+  if (c == '<' && has_call_tags(format_.tools) && call_->lacks_brace()) {
     state_ = State::kUnclosed;
     held_ = c;
     return;
   }
-  const CallScanner::Step step = call_.take(c, tools_);
-  if (step == CallScanner::Step::kEnd) {
+  const CallReader::Step step = call_->take(c, tools_);
+  if (step == CallReader::Step::kEnd) {
     end_call();
     state_ = State::kAfterCall;
-  } else if (step == CallScanner::Step::kRefused) {
+  } else if (step == CallReader::Step::kRefused) {
     break_call();
     retake(State::kContent, {c});
   }
@@ -199,7 +209,7 @@ void AnswerScanner::take_call(char c) {
 
 void AnswerScanner::take_unclosed(char c) {
   held_ += c;
-  if (held_ == kCloseCall && call_.take('}', tools_) == CallScanner::Step::kEnd) {
+  if (held_ == kCloseCall && call_->take('}', tools_) == CallReader::Step::kEnd) {
     held_.clear();
     end_call();
     state_ = State::kContent;
@@ -211,8 +221,8 @@ void AnswerScanner::take_unclosed(char c) {
 
 // Line ends before the first stretch of content are left out; after it they wait for the next.
 void AnswerScanner::end_call() {
-  emit(Kind::kCall, call_.name());
-  emit(Kind::kArguments, call_.arguments());
+  emit(Kind::kCall, call_->name());
+  emit(Kind::kArguments, call_->arguments());
   emit(Kind::kCallEnd, {});
   ++num_calls_;
   after_call_ = true;
@@ -222,7 +232,7 @@ void AnswerScanner::end_call() {
 
 void AnswerScanner::break_call() {
   state_ = State::kContent;
-  for (const char c : call_.source()) write(c);
+  for (const char c : call_->source()) write(c);
 }
 
 // The closing tag is dropped. Without it the next text is content: the call was complete.
@@ -265,7 +275,7 @@ std::vector<AnswerEvent> AnswerScanner::finish(AnswerEnd end) {
   }
   const bool is_cut = end == AnswerEnd::kCut;
   if (state_ == State::kCall || state_ == State::kUnclosed) {
-    if (is_cut && !call_.is_named()) return std::exchange(events_, {});
+    if (is_cut && !call_->is_named()) return std::exchange(events_, {});
     break_call();
   } else if (state_ == State::kAfterCall) {
     held_.clear();  // the front of a tag, or what separates calls
@@ -278,7 +288,7 @@ std::vector<AnswerEvent> AnswerScanner::finish(AnswerEnd end) {
 void AnswerScanner::finish_held(AnswerEnd end) {
   const std::string_view front = without_leading_space(held_);
   const bool is_sure = front.size() >= kSureFront;
-  const bool is_call = format_.tools == ToolFormat::kHermes
+  const bool is_call = has_call_tags(format_.tools)
                            ? kOpenCall.starts_with(front)
                            : front.starts_with(kPythonTag.substr(0, kSureFront));
   if (end == AnswerEnd::kCut && is_sure && is_call && format_.tools != ToolFormat::kNone) {

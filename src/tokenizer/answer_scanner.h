@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/call_scanner.h"
+#include "tokenizer/calls/call_scanner.h"
 
 namespace sluice {
 
@@ -26,9 +26,16 @@ enum class ToolFormat {
   kHermes,      // <tool_call>{"name": ..., "arguments": {...}}</tool_call>, several (Qwen)
   kLlama3Json,  // the answer begins with {"name": ..., "parameters": {...}}, perhaps after
                 // <|python_tag|>; several in a list, or with ;, a comma or white space between
+  kQwen3Coder   // <tool_call><function=...><parameter=...>value</parameter></function></tool_call>,
+                // several (Qwen3-Coder, Qwen3.5)
 };
 
-// "none", "hermes" or "llama3_json"; empty for other names.
+// Whether calls begin with <tool_call>, wherever it is in an answer.
+inline bool has_call_tags(ToolFormat format) {
+  return format == ToolFormat::kHermes || format == ToolFormat::kQwen3Coder;
+}
+
+// "none", "hermes", "llama3_json" or "qwen3_coder"; empty for other names.
 std::optional<ToolFormat> find_tool_format(std::string_view name);
 
 struct AnswerFormat {
@@ -59,8 +66,8 @@ struct AnswerEvent {
 
 class AnswerScanner {
  public:
-  // `tools`: the names that may be called.
-  AnswerScanner(AnswerFormat format, std::vector<std::string> tools);
+  // `tools`: the functions that may be called.
+  AnswerScanner(AnswerFormat format, CallableTools tools);
 
   // Takes the next part of the answer. Neighbouring events never both have the same kind of text.
   //
@@ -122,7 +129,7 @@ class AnswerScanner {
   void emit(AnswerEvent::Kind kind, std::string_view text);
 
   const AnswerFormat format_;
-  const std::vector<std::string> tools_;
+  const CallableTools tools_;
   State state_;
   std::string held_;          // the front of a tag, or white space before one
   std::string lines_;         // line ends that wait
@@ -130,7 +137,7 @@ class AnswerScanner {
   bool in_list_ = false;      // in the list of calls of a Llama model
   bool has_content_ = false;
   bool after_call_ = false;  // no content has come after the last call
-  CallScanner call_;
+  std::unique_ptr<CallReader> call_;
   int num_calls_ = 0;
   std::vector<AnswerEvent> events_;
 

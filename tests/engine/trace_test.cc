@@ -119,7 +119,7 @@ TEST(Trace, PaddedHeadsHaveTheModelsChannels) {
 }
 
 TEST(Trace, ListOfNamesIsWhatThereIs) {
-  std::vector<std::string> expected = tap_names(2);
+  std::vector<std::string> expected = tap_names(std::vector<LayerSpec>(2));
   std::sort(expected.begin(), expected.end());
   EXPECT_EQ(names_of(run_trace({"*"})), expected);
 }

@@ -17,7 +17,8 @@ void require(bool condition) {
 
 void check(const sluice::ModelConfig& model) {
   require(model.vocab_size > 0 && model.hidden_size > 0 && model.num_layers() > 0);
-  require(std::get<sluice::DenseMlp>(model.layers.front().mlp).intermediate_size > 0);
+  const auto width = [](const auto& mlp) { return mlp.intermediate_size; };
+  for (const sluice::LayerSpec& layer : model.layers) require(std::visit(width, layer.mlp) > 0);
   const sluice::Attention& attention = model.attention();
   const int32_t head_dim = attention.head_dim;
   require(attention.num_kv_heads > 0 && attention.num_q_heads > 0);

@@ -13,7 +13,7 @@
 #include "grammar/structure_rules.h"
 #include "sluice/error.h"
 #include "tokenizer/answer_scanner.h"
-#include "tokenizer/call_form.h"
+#include "tokenizer/calls/call_form.h"
 
 namespace sluice {
 namespace {
@@ -37,9 +37,16 @@ std::vector<CallableFunction> functions() {
        .place = "tools[2]"}};
 }
 
-const std::vector<std::string>& names() {
-  static const std::vector<std::string> names = {"paint", "s\"top", "walk"};
-  return names;
+const CallableTools& tools() {
+  static const CallableTools all = [] {
+    CallableTools list;
+    for (const CallableFunction& function : functions()) {
+      list.emplace_back(function.name, std::make_shared<const nlohmann::ordered_json>(
+                                           nlohmann::ordered_json::parse(function.parameters)));
+    }
+    return list;
+  }();
+  return all;
 }
 
 StructuredOutput calls_of(StructuredCalls calls) {
@@ -75,7 +82,7 @@ struct ReadAnswer {
 };
 
 ReadAnswer read(ToolFormat format, const std::string& text) {
-  AnswerScanner scanner({.tools = format}, names());
+  AnswerScanner scanner({.tools = format}, tools());
   std::vector<AnswerEvent> events = scanner.push(text);
   for (AnswerEvent& event : scanner.finish(AnswerEnd::kModel)) events.push_back(std::move(event));
   ReadAnswer answer;
@@ -90,10 +97,16 @@ ReadAnswer read(ToolFormat format, const std::string& text) {
 // Tokens as vocabularies of real models have them: markers whole and in parts, and parts that go on
 // behind a marker.
 std::vector<std::string> call_tokens() {
-  return {"<tool_call>", "</tool_call>", "<tool",  "_call>", ">{",   ">\n",    ">\n\n", "{\"",
-          "name",        "\": \"",       "\", \"", "}}",     "}\n",  "},",     "}\n</", "\"}",
-          "; ",          "arguments",    " {",     "\n\n",   "<|",   "python", "[",     " \"",
-          "x<tool_call", ">\n{\"na",     "{\"n",   "a <",    "\n<t", "red\"",  "é",     "\xF0\x9F"};
+  return {"<tool_call>", "</tool_call>", "<tool",    "_call>",
+          ">{",          ">\n",          ">\n\n",    "{\"",
+          "name",        "\": \"",       "\", \"",   "}}",
+          "}\n",         "},",           "}\n</",    "\"}",
+          "; ",          "arguments",    " {",       "\n\n",
+          "<|",          "python",       "[",        " \"",
+          "<func",       "tion=",        ">\n<para", "meter",
+          "</param",     "eter>",        "\n</",     "=",
+          "x<tool_call", ">\n{\"na",     "{\"n",     "a <",
+          "\n<t",        "red\"",        "é",        "\xF0\x9F"};
 }
 
 struct Walk {
@@ -179,7 +192,7 @@ TEST_P(Calls, OfFreeAnswersAreRead) {
       const Walk one = walk(*free, table_, random);
       if (!one.has_ended) continue;
       const ReadAnswer answer = read(GetParam(), one.text);
-      EXPECT_TRUE(GetParam() != ToolFormat::kHermes ||
+      EXPECT_TRUE(!has_call_tags(GetParam()) ||
                   answer.content.find("<tool_call>") == answer.content.npos)
           << one.text;
       EXPECT_TRUE(!is_single || answer.calls.size() <= 1) << one.text;
@@ -236,7 +249,8 @@ TEST_P(Calls, LetLongTextsThrough) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, Calls,
-                         ::testing::Values(ToolFormat::kHermes, ToolFormat::kLlama3Json));
+                         ::testing::Values(ToolFormat::kHermes, ToolFormat::kLlama3Json,
+                                           ToolFormat::kQwen3Coder));
 
 class CallRules : public ::testing::Test {
  protected:
@@ -290,6 +304,30 @@ TEST_F(CallRules, OfLlama) {
   for (const char* text : {"{}", " \n{", "[ {\"name\"", "<|python_tag|> {", "{\"name\": \"g\"}"}) {
     EXPECT_FALSE(accepts(*free, text)) << text;
   }
+}
+
+TEST_F(CallRules, OfQwen3Coder) {
+  const auto call = [](const std::string& parameters) {
+    return "<tool_call>\n<function=f>\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto value = [](const std::string& key, const std::string& text) {
+    return "<parameter=" + key + ">\n" + text + "\n</parameter>\n";
+  };
+  const auto forced = compiled(ToolFormat::kQwen3Coder, {.form = {}, .functions = {}});
+  for (const std::string& parameters :
+       {std::string(), value("a", "x\n\"<"), value("a", "1") + value("b", R"({"c": [1]})"),
+        value("a b", "")}) {
+    EXPECT_TRUE(accepts(*forced, call(parameters))) << parameters;
+    EXPECT_TRUE(accepts(*forced, "\n" + call(parameters) + "\n" + call("")));
+  }
+  for (const std::string& text : {std::string("x"), call("x"), call(value("a", "{x")),
+                                  call(value("a<", "1")), call("<parameter=a>1</parameter>")}) {
+    EXPECT_FALSE(accepts(*forced, text)) << text;
+  }
+  const auto free =
+      compiled(ToolFormat::kQwen3Coder, {.form = {}, .functions = {}, .is_required = false});
+  EXPECT_TRUE(accepts(*free, "So <function=g> " + call("") + " done"));
+  EXPECT_FALSE(accepts(*free, "<tool_call>\n{"));
 }
 
 TEST_F(CallRules, StandBesideJson) {

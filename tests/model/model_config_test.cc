@@ -305,7 +305,9 @@ TEST(ModelConfig, RefusesOtherArchitectures) {
     return error_of(ErrorCode::kUnsupported, with(kQwen3_06B, changes));
   };
   constexpr const char* kList =
-      "is not supported; Qwen3ForCausalLM, Qwen2ForCausalLM and LlamaForCausalLM are";
+      "is not supported; Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, "
+      "Qwen3MoeForCausalLM, "
+      "Qwen2MoeForCausalLM and MixtralForCausalLM are";
   EXPECT_TRUE(contains(unsupported({{"architectures", {"GPT2LMHeadModel"}}}),
                        std::string("architecture \"GPT2LMHeadModel\" ") + kList));
   EXPECT_TRUE(contains(unsupported({{"architectures", {"Qwen3ForCausalLM", "Other"}}}),

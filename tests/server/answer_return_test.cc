@@ -56,9 +56,41 @@ struct Answer {
   FinishReason reason = FinishReason::kStop;
 };
 
+std::vector<Answer> coder_answers() {
+  const auto call = [](const std::string& parameters) {
+    return "<tool_call>\n<function=f>\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto value = [](const std::string& key, const std::string& text) {
+    return "<parameter=" + key + ">\n" + text + "\n</parameter>\n";
+  };
+  // What the next prompt has of it is what the model wrote, to the letter.
+  const std::string whole = call(value("a", "value1"));
+  const std::string all =
+      call(value("a", " 1\n\"<b>\" ") + value("n", "-1.5") + value("b", "True") +
+           value("z", "None") + value("l", R"([1, "x", {"y": null}])"));
+  return {
+      {"plain", "Hi there.\n", "Hi there."},
+      {"nothing", "", ""},
+      {"thoughts", "<think>\nhm\n</think>\n\nHi there.", "Hi there."},
+      {"cut thoughts", "<think>\nhm", "", 0, FinishReason::kLength},
+      {"call", whole, whole, 1},
+      {"calls", whole + "\n" + all, whole + "\n" + all, 2},
+      {"call of all types", all, all, 1},
+      {"call after thoughts", "<think>hm</think>\n\n" + whole, whole, 1},
+      {"call without arguments", call(""), call(""), 1},
+      {"text and call", "Let me see.\n" + whole, whole, 1},
+      {"unreadable call", call("value1"), "value1"},
+      {"cut call", whole.substr(0, whole.find("lue1") + 4), "value1", 0, FinishReason::kLength},
+      {"call cut before its name", whole.substr(0, 20), "", 0, FinishReason::kLength},
+      {"call and a cut one", whole + "\n" + whole.substr(0, whole.find("lue1") + 4), whole, 1,
+       FinishReason::kLength},
+  };
+}
+
 // What a model of this format writes.
 std::vector<Answer> answers(const AnswerFormat& format) {
   const bool llama = format.tools == ToolFormat::kLlama3Json;
+  if (format.tools == ToolFormat::kQwen3Coder) return coder_answers();
   const std::string open = llama ? "" : "<tool_call>\n", close = llama ? "" : "\n</tool_call>";
   const auto call = [&](const std::string& arguments) {
     return open + R"({"name": "f", ")" + (llama ? "parameters" : "arguments") + "\": " + arguments +
@@ -89,16 +121,24 @@ std::vector<Answer> answers(const AnswerFormat& format) {
   return all;
 }
 
-Json tools() {
-  return Json::parse(R"([{"type":"function","function":{"name":"f","description":"d",
+Json tools(const Model& model) {
+  Json all = Json::parse(R"([{"type":"function","function":{"name":"f","description":"d",
       "parameters":{"type":"object","properties":{"a":{"type":"string","description":"d"}},
       "required":[]}}}])");
+  // Other templates cannot write all types, and other formats do not need them.
+  if (model.format.tools != ToolFormat::kQwen3Coder) return all;
+  Json& properties = all[0]["function"]["parameters"]["properties"];
+  properties["n"] = {{"type", "number"}};
+  properties["b"] = {{"type", "boolean"}};
+  properties["z"] = {{"type", {"null", "string"}}};
+  properties["l"] = {{"type", "array"}};
+  return all;
 }
 
 std::shared_ptr<const api::AnswerOptions> options_of(const Model& model) {
   api::AnswerOptions options = testing::chat_options();
   options.format = model.format;
-  options.tools = {"f"};
+  options.tools = {{"f", std::make_shared<const Json>(tools(model)[0]["function"]["parameters"])}};
   return std::make_shared<const api::AnswerOptions>(std::move(options));
 }
 
@@ -127,7 +167,7 @@ std::string prompt_of(const Model& model, const api::Read<Request>& read) {
 
 std::string chat_prompt(const Model& model, const Json& messages) {
   Json request = {{"messages", messages}};
-  if (model.chat.reads("tools")) request["tools"] = tools();
+  if (model.chat.reads("tools")) request["tools"] = tools(model);
   return prompt_of(model, api::read_chat(request.dump(), kRules));
 }
 
@@ -208,7 +248,8 @@ TEST(AnswerReturn, Messages) {
     messages.push_back(user("more"));
     Json request = {{"max_tokens", 5}, {"messages", messages}};
     if (model.chat.reads("tools")) {
-      request["tools"] = {{{"name", "f"}, {"input_schema", tools()[0]["function"]["parameters"]}}};
+      request["tools"] = {
+          {{"name", "f"}, {"input_schema", tools(model)[0]["function"]["parameters"]}}};
       request["tools"][0]["description"] = "d";
     }
     expect_prompt(prompt_of(model, api::read_messages(request.dump(), kRules)), answer);
@@ -236,7 +277,7 @@ TEST(AnswerReturn, Responses) {
     input.push_back(user("more"));
     Json request = {{"input", input}};
     if (model.chat.reads("tools")) {
-      Json tool = tools()[0]["function"];
+      Json tool = tools(model)[0]["function"];
       tool["type"] = "function";
       request["tools"] = Json::array({tool});
     }
@@ -315,7 +356,7 @@ TEST(AnswerReturn, CutCallsOfOtherServers) {
           {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", arguments}},
           {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "result"}}};
       Json request = {{"input", input}};
-      Json tool = tools()[0]["function"];
+      Json tool = tools(model)[0]["function"];
       tool["type"] = "function";
       request["tools"] = Json::array({tool});
       expect_prompt(prompt_of(model, api::read_response(request.dump(), kRules)),

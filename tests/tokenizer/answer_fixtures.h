@@ -15,6 +15,8 @@ inline constexpr AnswerFormat kThinks{.thinks = true};
 inline constexpr AnswerFormat kInside{.thinks = true, .starts_in_thought = true};
 inline constexpr AnswerFormat kHermes{.tools = ToolFormat::kHermes};
 inline constexpr AnswerFormat kQwen3{.thinks = true, .tools = ToolFormat::kHermes};
+inline constexpr AnswerFormat kCoder{.tools = ToolFormat::kQwen3Coder};
+inline constexpr AnswerFormat kQwen35{.thinks = true, .tools = ToolFormat::kQwen3Coder};
 inline constexpr AnswerFormat kLlama{.tools = ToolFormat::kLlama3Json};
 
 // `want`: the events as "kind:text", joined by |.
@@ -240,10 +242,86 @@ inline std::vector<Fixture> calls_in_thoughts() {
   };
 }
 
+// Calls with tags; `w` has the parameters of coder_schema.
+inline std::vector<Fixture> coder_calls() {
+  const auto value = [](const std::string& key, const std::string& text) {
+    return "<parameter=" + key + ">\n" + text + "\n</parameter>\n";
+  };
+  const auto call = [](const std::string& name, const std::string& parameters) {
+    return "<tool_call>\n<function=" + name + ">\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto read = [](const std::string& name, const std::string& arguments) {
+    return "call:" + name + "|args:" + arguments + "|end";
+  };
+  const std::string f = call("f", ""), f_events = read("f", "{}");
+  std::vector<Fixture> all = {
+      {kCoder, f, f_events},
+      {kCoder, "Let me.\n\n" + f + "\n" + f + "\n", "content:Let me.|" + f_events + "|" + f_events},
+      {kCoder, "<tool_call><function=f></function> </tool", f_events},
+      {kCoder, f + "\nDone!", f_events + "|content:Done!"},
+      {kQwen35, "<think>hm\n</think>\n\n" + f, "thought:hm|" + f_events},
+      {kQwen35, "<think>hm\n" + f, "thought:hm|" + f_events},
+      {kQwen35, "<think>a <tool_call> b</think>" + f, "thought:a <tool_call> b|" + f_events},
+      {kCoder, call("w", value("text", "5") + value("count", "5")),
+       read("w", R"({"text": "5", "count": 5})")},
+      {kCoder, call("w", value("text", " a\n\t\"b\" <c> \\ ")),
+       read("w", R"({"text": " a\n\t\"b\" <c> \\ "})")},
+      {kCoder, call("w", value("text", "")), read("w", R"({"text": ""})")},
+      {kCoder, call("w", "<parameter=text>\n</parameter><parameter=count> -1.5e3 </parameter>"),
+       read("w", R"({"text": "", "count": -1.5e3})")},
+      {kCoder, call("w", value("text", "null") + value("count", "many")),
+       read("w", R"({"text": "null", "count": "many"})")},
+      {kCoder, call("w", value("maybe", "None") + value("sure", "True")),
+       read("w", R"({"maybe": null, "sure": true})")},
+      {kCoder, call("w", value("maybe", "nothing") + value("sure", "false")),
+       read("w", R"({"maybe": "nothing", "sure": false})")},
+      {kCoder, call("w", value("list", "[1,\n {\"a\": \"x\ny\"}]")),
+       read("w", "{\"list\": [1,\n {\"a\": \"x\\u000ay\"}]}")},
+      {kCoder, call("w", value("list", R"(["</parameter>", "\"</parameter>"])")),
+       read("w", R"({"list": ["</parameter>", "\"</parameter>"]})")},
+      {kCoder, call("w", value("list", "[1, 2")), read("w", R"({"list": "[1, 2"})")},
+      {kCoder, call("w", value("list", "{\"a\": 1}")), read("w", R"({"list": "{\"a\": 1}"})")},
+      {kCoder, call("w", value("text", "[\"</parameter>\n<parameter=count>1")),
+       read("w", R"({"text": "[\"", "count": 1})")},
+      // What is not listed is what it can be read as.
+      {kCoder,
+       call("f", value("a b", "[]") + value("c", "x") + value("d", "1") + value("e", "1 x")),
+       read("f", R"({"a b": [], "c": "x", "d": 1, "e": "1 x"})")},
+      {kCoder, call("f", value("k", "1e400") + value("l", "{\"a\":1,\"a\":2}")),
+       read("f", R"({"k": "1e400", "l": "{\"a\":1,\"a\":2}"})")},
+      {kCoder, call("f", value("\"q\"", "</function>")), read("f", R"({"\"q\"": "</function>"})")},
+  };
+  // What is not a call is content.
+  for (const std::string& bad :
+       {call("g", ""), call("", ""), call("f", value("a", "1") + value("a", "2")),
+        call("f", value("", "1")), call("f", "x"), call("f", "<parameter=a\n>1</parameter>"),
+        call("f", "<parameter>"), call("f", value("a", "\xff")),
+        std::string("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"),
+        std::string("<tool_call><function=f><parameter=a>1</tool_call>"),
+        std::string("<tool_call><function=f><parameter=a>1</parameter></tool_call>")}) {
+    all.push_back({kCoder, bad, content_of(bad)});
+    all.push_back({kCoder, "a\n" + bad + "\n" + f, content_of("a\n" + bad) + "|" + f_events});
+    if (bad.ends_with("1</tool_call>")) all.pop_back();  // the next call is a part of the value
+  }
+  // A cut.
+  const std::string cut = "<tool_call>\n<function=f>\n<parameter=a>\nb";
+  all.push_back({kCoder, cut, content_of(cut), AnswerEnd::kCut});
+  all.push_back({kCoder, "Hi <tool_call>\n<function=", "content:Hi ", AnswerEnd::kCut});
+  all.push_back({kCoder, f + "\n<tool_call>\n<func", f_events, AnswerEnd::kCut});
+  return all;
+}
+
+// The schema of the function `w` of coder_calls.
+inline constexpr const char* kCoderSchema = R"({"type": "object", "properties": {
+    "text": {"type": "string"}, "count": {"type": "integer"}, "sure": {"$ref": "#/$defs/flag"},
+    "maybe": {"anyOf": [{"type": "null"}, {"enum": ["a", "nothing"]}]},
+    "list": {"type": "array"}}, "$defs": {"flag": {"type": ["boolean"]}}})";
+
 inline std::vector<Fixture> fixtures() {
   std::vector<Fixture> all = thoughts();
-  for (const auto& more : {calls(), unreadable_calls(), nearly_json_calls(), llama_calls(),
-                           texts_around_calls(), cut_answers(), calls_in_thoughts()}) {
+  for (const auto& more :
+       {calls(), unreadable_calls(), nearly_json_calls(), llama_calls(), texts_around_calls(),
+        cut_answers(), calls_in_thoughts(), coder_calls()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

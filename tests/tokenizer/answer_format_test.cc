@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tokenizer/call_form.h"
+#include "tokenizer/calls/call_form.h"
 #include "tokenizer/golden.h"
 
 namespace sluice {
@@ -20,15 +20,15 @@ ChatTemplate golden_template(const std::string& name) {
                       {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
 }
 
-// By hand from the texts of the templates. qwen3-coder, qwen3.5 and smollm3 write calls in ways of
-// their own, and gemma4 writes thoughts with other tags.
+// By hand from the texts of the templates. smollm3 writes calls in a way of its own, and gemma4
+// writes thoughts with other tags.
 TEST(AnswerFormat, OfGoldenTemplates) {
   struct Row {
     bool thinks;
     ToolFormat tools;
   };
   constexpr ToolFormat kNone = ToolFormat::kNone, kHermes = ToolFormat::kHermes,
-                       kLlama = ToolFormat::kLlama3Json;
+                       kLlama = ToolFormat::kLlama3Json, kCoder = ToolFormat::kQwen3Coder;
   const std::map<std::string, Row> rows = {
       {"chatml", {false, kNone}},
       {"deepseek-r1-distill", {true, kNone}},
@@ -48,11 +48,11 @@ TEST(AnswerFormat, OfGoldenTemplates) {
       {"mistral-small3.2", {false, kNone}},
       {"qwen2.5", {false, kHermes}},
       {"qwen2", {false, kNone}},
-      {"qwen3-coder", {false, kNone}},
+      {"qwen3-coder", {false, kCoder}},
       {"qwen3-first", {true, kHermes}},
       {"qwen3-instruct", {false, kHermes}},
       {"qwen3-thinking", {true, kHermes}},
-      {"qwen3.5", {true, kNone}},
+      {"qwen3.5", {true, kCoder}},
       {"qwen3", {true, kHermes}},
       {"qwq", {true, kHermes}},
       {"smollm2", {false, kNone}},
@@ -85,14 +85,18 @@ TEST(CallForm, IsWhatTheTemplatesWrite) {
   const Json tools = Json::array(
       {{{"type", "function"},
         {"function", {{"name", "f"}, {"description", "d"}, {"parameters", parameters}}}}});
-  for (const char* name : {"hermes3-tools", "llama3.1", "llama3.2", "llama3.2-3b", "qwen2.5",
-                           "qwen3", "qwen3-first", "qwen3-instruct", "qwen3-thinking", "qwq"}) {
+  for (const char* name :
+       {"hermes3-tools", "llama3.1", "llama3.2", "llama3.2-3b", "qwen2.5", "qwen3", "qwen3-coder",
+        "qwen3-first", "qwen3-instruct", "qwen3-thinking", "qwen3.5", "qwq"}) {
     const ChatTemplate chat = golden_template(name);
     const CallForm form = call_form(recognise_answer_format(chat).tools);
     std::string text;
     for (const TextSegment& segment : chat.render({.messages = messages, .tools = &tools}))
       text += segment.text;
-    const std::string want = form.begin + "\"f\"" + form.middle + R"({"a": 1})" + form.end;
+    const auto& tags = form.parameters;
+    const std::string want = tags ? form.begin + "f" + form.middle + tags->begin + "a" +
+                                        tags->middle + "1" + tags->end + form.end
+                                  : form.begin + "\"f\"" + form.middle + R"({"a": 1})" + form.end;
     EXPECT_NE(text.find(want), text.npos) << name << ": " << text;
   }
 }

@@ -3,7 +3,8 @@
 
 Each model has bf16 weights; the oracle runs the same weights in float32, so that the difference is
 Sluice's own rounding error. Written per model: config.json, model.safetensors (bf16), golden.safetensors
-(logits f32 [prompt, vocab]) and golden.json (prompt ids, greedy continuation, versions).
+(logits f32 [prompt, vocab]) and golden.json (prompt ids, greedy continuation, versions); of a mixture of experts
+also router.safetensors: inputs of the first router, and what it makes of them.
 
 Usage: python3 tools/golden/make_model_golden.py [--out tests/golden/models] [NAME ...]
 Needs: torch, transformers, safetensors (see requirements in the golden.json files).
@@ -53,16 +54,35 @@ MODELS = {
     "llama-heads8-tied": ("llama", 8, 4, 8, True, None),
     "qwen3-heads22-untied": ("qwen3", 3, 1, 22, False, None),
     "qwen2-heads10-llama3": ("qwen2", 5, 5, 10, True, LLAMA3_ROPE),
+    # Mixtures of experts. With shares that are not normalised outputs are small.
+    "mixtral-experts4": ("mixtral", 4, 2, 16, False, None),
+    "qwen2moe-experts6": ("qwen2_moe", 4, 2, 12, False, None),
+    "qwen3moe-experts8": ("qwen3_moe", 4, 2, 16, False, None),
+    "qwen3moe-experts8-pair": ("qwen3_moe", 4, 1, 16, False, None),
 }
 OWN = {
     "llama-heads8-tied": dict(intermediate_size=172),
     "qwen3-heads22-untied": dict(hidden_size=50, intermediate_size=77, vocab_size=163),
     "qwen2-heads10-llama3": dict(intermediate_size=31),
+    "mixtral-experts4": dict(hidden_size=48, intermediate_size=28, num_local_experts=4,
+                             num_experts_per_tok=2, sliding_window=None),
+    "qwen2moe-experts6": dict(moe_intermediate_size=20, num_experts=6, num_experts_per_tok=2,
+                              shared_expert_intermediate_size=36),
+    # Layers 1 and 3 have experts.
+    "qwen3moe-experts8": dict(hidden_size=44, intermediate_size=52, moe_intermediate_size=21,
+                              num_hidden_layers=4, num_experts=8, num_experts_per_tok=3,
+                              norm_topk_prob=False, decoder_sparse_step=2),
+    "qwen3moe-experts8-pair": dict(hidden_size=48, moe_intermediate_size=24, num_hidden_layers=4,
+                                   num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
+                                   mlp_only_layers=[1]),
 }
 CLASSES = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+    "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
 }
 
 
@@ -73,10 +93,11 @@ def make_model(name):
     config = config_class(num_attention_heads=heads, num_key_value_heads=kv_heads,
                           tie_word_embeddings=tied, rope_parameters=rope_parameters,
                           **(COMMON | OWN.get(name, {})))
-    if kind != "qwen2":
+    if not kind.startswith("qwen2"):
         config.head_dim = head_dim
     else:
         config.hidden_size = heads * head_dim  # Qwen2 has no head_dim of its own
+    config._experts_implementation = "eager"  # grouped products do not take odd sizes
     torch.manual_seed(sum(map(ord, name)))
     model = model_class(config)
     with torch.no_grad():
@@ -86,6 +107,23 @@ def make_model(name):
             elif parameter_name.endswith("bias"):
                 parameter.copy_(0.3 * torch.randn_like(parameter))
     return model.to(torch.bfloat16)
+
+
+def write_router(model, prompt, directory):
+    """Inputs rounded to bf16, as Sluice's are; the router in float32."""
+    router = next((m for m in model.modules() if type(m).__name__.endswith("TopKRouter")), None)
+    if router is None:
+        return
+    inputs = []
+    hook = router.register_forward_hook(lambda _, args, out: inputs.append(args[0]))
+    model(prompt)
+    hook.remove()
+    x = inputs[0].reshape(-1, inputs[0].shape[-1]).to(torch.bfloat16)
+    logits, shares, experts = router(x.float())
+    probabilities = torch.softmax(logits, dim=-1)
+    save_file({"x": x, "probabilities": probabilities, "shares": shares.float().contiguous(),
+               "experts": experts.to(torch.int32).contiguous(),
+               "weight": router.weight.to(torch.bfloat16)}, directory / "router.safetensors")
 
 
 def write_golden(name, out):
@@ -100,6 +138,7 @@ def write_golden(name, out):
     with torch.no_grad():
         bf16_logits = model.eval()(prompt).logits[0].float()
         oracle = model.to(torch.float32)
+        write_router(oracle, prompt, directory)
         logits = oracle(prompt).logits[0]
         ids = prompt
         greedy, margins = [], []

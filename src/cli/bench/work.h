@@ -19,20 +19,21 @@ struct Work {
       : model(summarize_model(engine.model, engine.kv.cache_dtype)),
         table_elements(static_cast<double>(model.vocab_size) * model.hidden_size) {}
 
-  // Bytes of weights that a decode step reads: all except an embedding table that is not also the
-  // output head, of which it reads one row per sequence.
+  // The least bytes of weights that a decode step reads: all except an embedding table that is not
+  // also the output head, of which it reads one row per sequence, and except the experts that one
+  // sequence does not choose. Several sequences may choose more.
   double decode_weight_bytes() const {
     constexpr double kTableBytes = 2;  // of an element: tables are bf16 in every model
-    const auto all = static_cast<double>(model.weight_bytes);
+    const auto all = static_cast<double>(model.active_weight_bytes);
     return model.tied_embeddings ? all : all - kTableBytes * table_elements;
   }
 
   // Operations of a prompt's prefill:
-  //   2 * layer weights * tokens                          matrix products
+  //   2 * layer weights * tokens                          matrix products, of chosen experts
   //   2 * vocab_size * hidden_size                        logits of the last token
   //   4 * layers * q heads * head_dim * n (n + 1) / 2     causal attention: q k^T and p v
   double prefill_flops(double num_tokens) const {
-    const auto all = static_cast<double>(model.num_parameters);
+    const auto all = static_cast<double>(model.num_active_parameters);
     const double layers = all - table_elements * (model.tied_embeddings ? 1 : 2);
     const double pairs = num_tokens * (num_tokens + 1) / 2;
     const double attention = 4.0 * model.num_layers * model.num_q_heads * model.head_dim * pairs;

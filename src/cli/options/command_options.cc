@@ -191,8 +191,8 @@ void declare(OptionSet& set, ServeCommand* serve) {
            "leave them in its content (both)",
            &serve->reasoning_field);
   set.text("--tool-call-parser", "NAME",
-           "how the model writes calls: hermes, llama3_json or none; auto reads it from the chat "
-           "template (auto)",
+           "how the model writes calls: hermes, qwen3_coder, llama3_json or none; auto reads it "
+           "from the chat template (auto)",
            &serve->tool_call_parser);
   declare_serving_limits(set, serve);
   set.group("Page");

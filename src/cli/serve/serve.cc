@@ -69,7 +69,7 @@ std::optional<ToolFormat> tool_format_of(const ServeCommand& command) {
   const auto format = find_tool_format(command.tool_call_parser);
   if (!format) {
     fail(ErrorCode::kInvalidArgument,
-         "--tool-call-parser is '{}'; it must be auto, hermes, llama3_json or none",
+         "--tool-call-parser is '{}'; it must be auto, hermes, qwen3_coder, llama3_json or none",
          command.tool_call_parser);
   }
   return format;

@@ -18,6 +18,7 @@
 #include "engine/plan/stall_plan.h"
 #include "engine/plan/transfer_choice.h"
 #include "engine/plan/validate_options.h"
+#include "engine/plan/weight_kernels.h"
 #include "engine/speculation/draft_limits.h"
 
 namespace sluice {
@@ -337,14 +338,6 @@ void check_method(const EngineOptions& options, const PolicyPair& policies,
        speculative_method_name(method), policies.name());
 }
 
-void check_weights(const ModelConfig& config, const Device& device) {
-  if (!config.quantization.present() || device.kind() != DeviceKind::kCuda) return;
-  fail(ErrorCode::kUnsupported,
-       "the weights are in FP8, for which there are no kernels on a GPU yet; take the model in "
-       "BF16, "
-       "or --device cpu");
-}
-
 }  // namespace
 
 ResidencySizes residency_sizes(const EnginePlan& plan) {
@@ -362,7 +355,7 @@ int32_t num_compute_threads(const EngineOptions& options, const Device& device) 
 EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config, Device& device,
                             const PolicyPair& policies, const HostMemory& host) {
   validate_options(options);
-  check_weights(config, device);
+  require_kernels(config, device);
   const MakePlan make = [&](const EngineOptions& changed) {
     const bool for_longest = options.kv.offload == KvOffload::kAuto;
     return plan_mode({changed, config, device, policies, host, for_longest});

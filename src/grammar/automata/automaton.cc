@@ -348,6 +348,20 @@ Automaton all_but(std::span<const std::string> texts) {
   return result;
 }
 
+Automaton without_part(std::string_view text) {
+  LooseAutomaton with;
+  int32_t state = with.add_state();
+  with.add_edge(state, CharSet::all(), state);
+  for (const char32_t c : characters_of(text)) {
+    const int32_t next = with.add_state();
+    with.add_edge(state, {{static_cast<uint32_t>(c), static_cast<uint32_t>(c)}}, next);
+    state = next;
+  }
+  with.add_edge(state, CharSet::all(), state);
+  with.states[static_cast<size_t>(state)].accepts = true;
+  return without(of_lengths(0, -1), deterministic(with));
+}
+
 // A state for each character. Already the smallest, so that a length in the thousands takes no
 // time.
 Automaton of_lengths(int64_t min, int64_t max) {

@@ -64,6 +64,8 @@ Automaton without(const Automaton& a, const Automaton& b);
 Automaton of_texts(std::span<const std::string> texts);
 // All texts but these.
 Automaton all_but(std::span<const std::string> texts);
+// Every text that does not have this one in it. REQUIRES: not empty.
+Automaton without_part(std::string_view text);
 // Every text of `min` to `max` characters; `max` below 0: no limit.
 Automaton of_lengths(int64_t min, int64_t max);
 

@@ -32,14 +32,16 @@ Json parse_schema(std::string_view text) {
 }  // namespace
 
 // The gate first, so that nothing behind it has to look at what a keyword has for a value.
-std::string schema_grammar(std::string_view text, Refusals& refusals) {
+std::string schema_grammar(std::string_view text, Refusals& refusals,
+                           const ParameterForm* parameters) {
   Json root = parse_schema(text);
   check_schema(root, refusals);
   // A schema within itself is referred to before it is known whether any value satisfies it. Once
   // one turns out to be empty, all is written again with this knowledge.
   std::set<std::string> empty;
   while (true) {
-    if (auto rules = SchemaRules(root, refusals, empty).write()) return *std::move(rules);
+    if (auto rules = SchemaRules(root, refusals, empty, parameters).write())
+      return *std::move(rules);
   }
 }
 
@@ -60,8 +62,8 @@ std::optional<std::string> SchemaRules::write() && {
 SchemaRules::Expression SchemaRules::value_of(const Json& schema, const std::string& pointer) {
   const Json flat = merger_.flat(schema, pointer);
   if (flat == Json(false)) return std::nullopt;
-  if (flat == Json(true) || flat.empty()) return "json_value";
-  const std::string key = flat.dump();
+  if (flat == Json(true) || flat.empty()) return any_value();
+  const std::string key = key_of(flat);
   const auto known = made_.find(key);
   if (known != made_.end()) return known_rule(known->second, pointer);
   key_bytes_ += key.size();
@@ -101,7 +103,14 @@ SchemaRules::Expression SchemaRules::known_rule(Rule& rule, const std::string& p
 // A flat schema with constraints. Listed values are compared with all of them. Otherwise one list
 // of choices after another is merged with what stands beside it.
 SchemaRules::Expression SchemaRules::constrained(const Json& flat, const std::string& pointer) {
-  if (flat.contains("enum")) return literals_of(values_of(merger_, flat, pointer).value());
+  if (flat.contains("enum")) {
+    const Json values = values_of(merger_, flat, pointer).value();
+    if (place_ == Place::kArguments) {
+      Refusals::fail_at(pointer, "enum",
+                        "of all arguments is not supported in calls of this model");
+    }
+    return literals_of(values);
+  }
   if (const auto choices = choices_of(flat, pointer)) return any_choice(*choices, pointer);
   return typed_value(flat, pointer);
 }
@@ -169,10 +178,13 @@ SchemaRules::Expression SchemaRules::typed_value(const Json& flat, const std::st
   }
   const unsigned numbers = types & (kIntegerType | kFractionType);
   if (numbers != 0) add(numbers, number_of(flat, numbers));
-  if ((types & kStringType) != 0) add(kStringType, string_of(flat));
+  if ((types & kStringType) != 0) add(kStringType, string_of(flat, pointer));
   ++level_;
+  const Place place = place_;
+  if (place == Place::kParameter) place_ = Place::kDocument;
   if ((types & kArrayType) != 0) add(kArrayType, array_of(flat, pointer));
   if ((types & kObjectType) != 0) add(kObjectType, object_of(flat, pointer));
+  place_ = place;
   --level_;
   return alternatives.empty() ? Expression() : rule_choice(alternatives);
 }

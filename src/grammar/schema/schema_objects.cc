@@ -32,7 +32,7 @@ const Json& map_in(const Json& schema, const char* keyword) {
 // Each property by its place: a document has them in the order of the schema, so that one rule for
 // each place is enough. Any order would take a rule for each subset.
 SchemaRules::Expression SchemaRules::object_of(const Json& flat, const std::string& pointer) {
-  ObjectParts parts;
+  ObjectParts parts{.is_arguments = place_ == Place::kArguments};
   parts.min = count_or(flat, "minProperties", 0);
   const int64_t max = count_or(flat, "maxProperties", kMaxCountedProperties + 1);
   if (max <= kMaxCountedProperties) parts.max = max;
@@ -47,12 +47,13 @@ SchemaRules::Expression SchemaRules::object_of(const Json& flat, const std::stri
     parts.min = num_properties + 1;
   }
   limit_counts(flat, pointer, parts);
-  const bool is_any = num_properties == 0 && parts.others.size() == 1 && parts.min == 0 &&
-                      !parts.max && parts.others[0].name == "json_string" &&
+  const bool is_any = !parts.is_arguments && num_properties == 0 && parts.others.size() == 1 &&
+                      parts.min == 0 && !parts.max && parts.others[0].name == "json_string" &&
                       parts.others[0].value == "json_value";
   if (is_any) return "json_object";
   const Expression body = members(parts, 0, 0);
-  return body ? Expression(R"("{" ws )" + *body) : std::nullopt;
+  if (!body || parts.is_arguments) return body;
+  return R"("{" ws )" + *body;
 }
 
 // Each count takes rules of its own for each property, of which a step may skip any number: time
@@ -94,8 +95,10 @@ bool SchemaRules::add_properties(const Json& flat, const std::string& pointer, O
   for (const std::string& name : names) {
     Property property{.name = name, .value = {}, .is_required = has_value(required, name)};
     if (!limits || limits->accepts(name)) {
-      property.value = value_of(merger_.property_schema(flat, name),
-                                pointer_to(pointer_to(pointer, "properties"), name));
+      const std::string place = pointer_to(pointer_to(pointer, "properties"), name);
+      const Json schema = merger_.property_schema(flat, name);
+      property.value =
+          parts.is_arguments ? parameter_of(schema, name, place) : value_of(schema, place);
     }
     if (!property.value && property.is_required) return false;
     if (property.value) parts.properties.push_back(std::move(property));
@@ -114,7 +117,7 @@ void SchemaRules::add_other_names(const Json& flat, const std::string& pointer,
   const auto limits =
       name_texts(flat.contains("propertyNames") ? flat["propertyNames"] : Json(true), pointer);
   const bool has_patterns = !patterns.empty();
-  if (named.empty() && !has_patterns && !limits) {
+  if (named.empty() && !has_patterns && !limits && !parts.is_arguments) {
     const Expression value =
         value_of(class_schema(flat, {}), pointer_to(pointer, "additionalProperties"));
     if (value) parts.others.push_back({.name = "json_string", .value = *value});
@@ -185,8 +188,15 @@ Json SchemaRules::class_schema(const Json& flat, const NameClass& names) {
 void SchemaRules::add_names(const Automaton& names, const Json& schema, const std::string& pointer,
                             ObjectParts& parts) {
   if (names.empty()) return;
-  const Expression value = value_of(schema, pointer);
+  const Expression value =
+      parts.is_arguments ? parameter_of(schema, {}, pointer) : value_of(schema, pointer);
   if (!value) return;
+  if (parts.is_arguments) {
+    const Automaton written = parameter_names(names);
+    if (written.empty()) return;
+    parts.others.push_back({.name = rules_.add_plain("name", written), .value = *value});
+    return;
+  }
   const std::string rest = rules_.add_quoted("name", names);
   parts.others.push_back({.name = rules_.add("key", R"("\"" )" + rest), .value = *value});
 }
@@ -230,14 +240,25 @@ SchemaRules::Expression SchemaRules::members(ObjectParts& parts, size_t index, i
   return parts.made[{index, count}] = name;
 }
 
+// A property with what separates it from the one before it.
+std::string SchemaRules::member_of(const ObjectParts& parts, int64_t count,
+                                   const Property& property) {
+  if (parts.is_arguments) {
+    return fmt::format("{} {} {}",
+                       rule_literal(parameters_->begin + property.name + parameters_->middle),
+                       *property.value, rule_literal(parameters_->end));
+  }
+  return fmt::format(R"({}{} ws ":" ws {})", count > 0 ? R"(ws "," ws )" : "",
+                     quoted_literal(rules_, property.name), *property.value);
+}
+
 // The property, or what follows without it.
 SchemaRules::Expression SchemaRules::members_body(ObjectParts& parts, size_t index, int64_t count) {
   std::vector<std::string> alternatives;
   const Property property = parts.properties[index];
   if (const Expression next = members(parts, index + 1, count + 1)) {
-    alternatives.push_back(fmt::format(R"({}{} ws ":" ws {} {})", count > 0 ? R"(ws "," ws )" : "",
-                                       quoted_literal(rules_, property.name), *property.value,
-                                       *next));
+    const std::string member = member_of(parts, count, property);
+    alternatives.push_back(fmt::format("{} {}", member, *next));
   }
   if (!property.is_required) {
     if (const Expression without_it = members(parts, index + 1, count)) {
@@ -249,6 +270,7 @@ SchemaRules::Expression SchemaRules::members_body(ObjectParts& parts, size_t ind
 
 // Other names count once for the minimum, and each for the maximum.
 SchemaRules::Expression SchemaRules::other_members(ObjectParts& parts, int64_t count) {
+  if (parts.is_arguments) return other_parameters(parts, count);
   std::vector<std::string> alternatives;
   const char* const end = count > 0 ? R"(ws "}")" : R"("}")";
   if (count >= parts.min) alternatives.emplace_back(end);

@@ -16,6 +16,7 @@
 #include "grammar/rules/rule_writer.h"
 #include "grammar/schema/schema_disjoint.h"
 #include "grammar/schema/schema_merge.h"
+#include "sluice/structured_output.h"
 
 namespace sluice {
 
@@ -25,13 +26,23 @@ class SchemaRules {
 
   // `empty`: flat schemas, as text, that no value satisfies. REQUIRES: the gate has checked `root`;
   // all outlive this object.
-  SchemaRules(const Json& root, Refusals& refusals, std::set<std::string>& empty)
-      : root_(root), refusals_(refusals), empty_(empty), merger_(root, refusals) {}
+  // `parameters`: how the root is written if it is no JSON; null otherwise.
+  SchemaRules(const Json& root, Refusals& refusals, std::set<std::string>& empty,
+              const ParameterForm* parameters)
+      : root_(root),
+        refusals_(refusals),
+        empty_(empty),
+        parameters_(parameters),
+        place_(parameters == nullptr ? Place::kDocument : Place::kArguments),
+        merger_(root, refusals) {}
 
   // All rules; or nothing, and `empty` has grown: then they must be written again.
   std::optional<std::string> write() &&;
 
  private:
+  // How a value is written: as JSON, or as what ParameterForm says of all arguments and of one.
+  enum class Place { kDocument, kArguments, kParameter };
+
   struct Rule {
     std::string name;
     int64_t level = 0;          // level_ where it was begun
@@ -55,6 +66,7 @@ class SchemaRules {
     std::vector<OtherNames> others;
     int64_t min = 0;
     std::optional<int64_t> max;
+    bool is_arguments = false;                              // not JSON
     std::map<std::pair<size_t, int64_t>, Expression> made;  // rules by next property and count
   };
 
@@ -97,11 +109,26 @@ class SchemaRules {
   // Without choices and listed values: a rule for each type.
   Expression typed_value(const Json& flat, const std::string& pointer);
 
+  // schema_parameters.cc
+  // What stands for a schema that allows all.
+  Expression any_value();
+  // Equal schemas at places where they are written in different ways differ.
+  std::string key_of(const Json& flat) const;
+  // The value of a property of arguments.
+  Expression parameter_of(const Json& schema, const std::string& name, const std::string& pointer);
+  // The texts that can stand as they are, and are read as texts.
+  const Automaton& plain_texts();
+  Expression plain_string(const Json& flat, const std::string& pointer);
+  Expression plain_literals(const Json& values);
+  Expression other_parameters(const ObjectParts& parts, int64_t count);
+  static Automaton parameter_names(const Automaton& names);
+
   // schema_values.cc
   // `types`: integers, fractions or both.
   Expression number_of(const Json& flat, unsigned types);
-  Expression string_of(const Json& flat);
+  Expression string_of(const Json& flat, const std::string& pointer);
   Expression literals_of(const Json& values);
+  void count_literal(const std::string& literal);
   // Blanks may stand between the parts of arrays and objects.
   std::string value_literal(const Json& value);
 
@@ -136,6 +163,7 @@ class SchemaRules {
   std::optional<Automaton> name_texts(const Json& schema, const std::string& pointer);
   // Rules by the next property and by how many came, as far as that matters.
   Expression members(ObjectParts& parts, size_t index, int64_t count);
+  std::string member_of(const ObjectParts& parts, int64_t count, const Property& property);
   Expression members_body(ObjectParts& parts, size_t index, int64_t count);
   Expression other_members(ObjectParts& parts, int64_t count);
 
@@ -144,6 +172,11 @@ class SchemaRules {
   const Json& root_;
   Refusals& refusals_;
   std::set<std::string>& empty_;
+  const ParameterForm* parameters_;
+  Place place_;
+  unsigned plain_types_ = 0;  // of the parameter that is written: what its text may be read as
+  std::map<unsigned, Automaton> plain_texts_;      // by these types
+  std::map<unsigned, std::string> any_parameter_;  // rules, by the same
   SchemaMerger merger_;
   RuleWriter rules_;
   std::map<std::string, Rule> made_;  // by the text of their flat schema

@@ -16,7 +16,8 @@ SchemaRules::Expression SchemaRules::number_of(const Json& flat, unsigned types)
 }
 
 // Lengths alone are a repetition, which takes less than a rule for each character.
-SchemaRules::Expression SchemaRules::string_of(const Json& flat) {
+SchemaRules::Expression SchemaRules::string_of(const Json& flat, const std::string& pointer) {
+  if (place_ == Place::kParameter) return plain_string(flat, pointer);
   const bool has_language =
       flat.contains("pattern") || flat.contains("format") || flat.contains("%notEnum");
   const auto texts = has_language ? texts_in(merger_, flat) : std::nullopt;
@@ -36,16 +37,20 @@ SchemaRules::Expression SchemaRules::string_of(const Json& flat) {
 
 // Each value is a literal of its own; a walk joins what they begin with.
 SchemaRules::Expression SchemaRules::literals_of(const Json& values) {
+  if (place_ == Place::kParameter) return plain_literals(values);
   std::vector<std::string> alternatives;
   for (const Json& value : values) {
     alternatives.push_back(value_literal(value));
-    literal_bytes_ += alternatives.back().size();
-  }
-  if (literal_bytes_ > kMaxLiteralBytes) {
-    fail(ErrorCode::kInvalidArgument, "schema: listed values take more than {} KiB; list fewer",
-         kMaxLiteralBytes >> 10);
+    count_literal(alternatives.back());
   }
   return alternatives.empty() ? Expression() : rule_choice(alternatives);
+}
+
+void SchemaRules::count_literal(const std::string& literal) {
+  literal_bytes_ += literal.size();
+  if (literal_bytes_ <= kMaxLiteralBytes) return;
+  fail(ErrorCode::kInvalidArgument, "schema: listed values take more than {} KiB; list fewer",
+       kMaxLiteralBytes >> 10);
 }
 
 // As JSON, with blanks where a document may have some.

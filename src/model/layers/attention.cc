@@ -60,7 +60,7 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
   return w;
 }
 
-size_t Attention::scratch_bytes(int64_t num_rows) const {
+size_t Attention::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
   Arena plan;
   cut_qkv(plan, *this, num_rows);
   return plan.used_bytes();

@@ -53,13 +53,14 @@ struct Attention {
     if (qk_norm) count += 2 * int64_t{head_dim};
     return count;
   }
+  int64_t num_active_parameters(int64_t hidden) const { return num_parameters(hidden); }
   int64_t products_per_row(int64_t hidden) const { return hidden * (2 * q_width() + kv_width()); }
   // Multiply-adds for a row and a token that it attends to: q k^T and p v.
   int64_t products_per_pair() const { return 2 * q_width(); }
   void describe(std::map<std::string, std::string>& fields) const;
 
   Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
-  size_t scratch_bytes(int64_t num_rows) const;
+  size_t scratch_bytes(int64_t num_rows, int64_t hidden) const;
 
   // Before attention, for one tile: q k v, rope, KV write. Queries go to the buffer of all rows.
   void begin(const LayerCall& call, const RowTile& tile, const Weights& weights) const;

@@ -34,7 +34,7 @@ DenseMlp::Weights DenseMlp::lay_out(WeightLayout& layout, const std::string& pre
   return w;
 }
 
-size_t DenseMlp::scratch_bytes(int64_t num_rows) const {
+size_t DenseMlp::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
   Arena plan;
   cut_mlp(plan, *this, num_rows);
   return plan.used_bytes();

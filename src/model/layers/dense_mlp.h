@@ -23,11 +23,12 @@ struct DenseMlp {
   };
 
   int64_t num_parameters(int64_t hidden) const { return 3 * hidden * intermediate_size; }
+  int64_t num_active_parameters(int64_t hidden) const { return num_parameters(hidden); }
   int64_t products_per_row(int64_t hidden) const { return 3 * hidden * intermediate_size; }
   void describe(std::map<std::string, std::string>& fields) const;
 
   Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
-  size_t scratch_bytes(int64_t num_rows) const;
+  size_t scratch_bytes(int64_t num_rows, int64_t hidden) const;
 
   // out = down (silu(gate x) * up x)
   void enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const;

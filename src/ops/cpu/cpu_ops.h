@@ -24,6 +24,7 @@ class CpuOps final : public Ops {
                              WeightFormat format) const override;
 
   SLUICE_CORE_OPS(SLUICE_DECLARE_OP)
+  SLUICE_EXPERT_OPS(SLUICE_DECLARE_OP)
   SLUICE_PAGE_OPS(SLUICE_DECLARE_OP)
   SLUICE_TILE_OPS(SLUICE_DECLARE_OP)
 

@@ -20,6 +20,7 @@ class AbsentOps final : public Ops {
 #define SLUICE_ABSENT_OP(name, Args) \
   void name(Stream&, const Args&) const override { refuse(); }
   SLUICE_CORE_OPS(SLUICE_ABSENT_OP)
+  SLUICE_EXPERT_OPS(SLUICE_ABSENT_OP)
   SLUICE_PAGE_OPS(SLUICE_ABSENT_OP)
   SLUICE_TILE_OPS(SLUICE_ABSENT_OP)
 #undef SLUICE_ABSENT_OP

@@ -153,7 +153,7 @@ bool take_conversation(const Call& call, const ServedModel& model, api::ChatRequ
   const std::vector<TextSegment>* segments = call.value_or_fail(rendered);
   if (segments == nullptr) return false;
   options.route = api::AnswerRoute::kChat;
-  options.tools = callable_names(request);
+  options.tools = callable_tools(request, model.format.tools);
   options.include_thoughts = request.include_reasoning;
   options.single_call = !request.parallel_tool_calls;
   options.format = format_of_answer(model.format, *segments, !options.tools.empty());

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "tokenizer/call_form.h"
+#include "tokenizer/calls/call_form.h"
 
 namespace sluice::server {
 namespace {
@@ -70,22 +70,28 @@ bool can_stand_beside(const StructuredOutput& structure, ToolFormat format) {
 
 }  // namespace
 
-std::vector<std::string> callable_names(const ChatRequest& request) {
-  std::vector<std::string> names;
-  if (request.tool_choice == ToolChoice::kNone) return names;
+CallableTools callable_tools(const ChatRequest& request, ToolFormat format) {
+  CallableTools tools;
+  if (request.tool_choice == ToolChoice::kNone) return tools;
   for (const auto& tool : request.conversation.tools) {
-    auto name = tool.at("function").at("name").get<std::string>();
-    if (may_call(request, name)) names.push_back(std::move(name));
+    const api::Json& function = tool.at("function");
+    CallableTool callable(function.at("name").get<std::string>());
+    if (!may_call(request, callable.name)) continue;
+    const auto parameters = function.find("parameters");
+    if (format == ToolFormat::kQwen3Coder && parameters != function.end()) {
+      callable.parameters = std::make_shared<const api::Json>(*parameters);
+    }
+    tools.push_back(std::move(callable));
   }
-  return names;
+  return tools;
 }
 
 // A format without calls leaves strict functions free: no answer of it has a call that could break
 // the promise.
 api::Read<StructurePtr> structured_calls(const ChatRequest& request, ToolFormat format) {
   const StructurePtr& structure = request.params.structured;
-  const std::vector<std::string> names = callable_names(request);
-  if (names.empty()) return structure;
+  const CallableTools tools = callable_tools(request, ToolFormat::kNone);
+  if (tools.empty()) return structure;
   if (must_call(request) && structure) {
     return fault_of_choice("the answer has a structure of its own; leave one out");
   }
@@ -101,8 +107,8 @@ api::Read<StructurePtr> structured_calls(const ChatRequest& request, ToolFormat 
                            "them; set tool_choice to none or leave one out"};
   }
   const bool is_held = must_call(request) || structure || !request.allowed_tools.empty() ||
-                       std::ranges::any_of(names, [&](const std::string& name) {
-                         return is_among(request.strict_tools, name);
+                       std::ranges::any_of(tools, [&](const CallableTool& tool) {
+                         return is_among(request.strict_tools, tool.name);
                        });
   if (!is_held || format == ToolFormat::kNone) return StructurePtr();
   StructuredCalls calls{

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "server/api/request/request.h"
 #include "sluice/structured_output.h"
@@ -13,8 +11,8 @@
 
 namespace sluice::server {
 
-// The names of the functions that the answer may call.
-std::vector<std::string> callable_names(const api::ChatRequest& request);
+// The functions that the answer may call, with schemas where a reader of this format needs them.
+CallableTools callable_tools(const api::ChatRequest& request, ToolFormat format);
 
 // The structure of the answer, of a model that writes calls in this format: that of the request
 // where no tools may be called, and null where the answer is free.

@@ -95,6 +95,33 @@ TEST(Fp8Weights, LoadedNumbersAreThoseOfTheFile) {
   }
 }
 
+// Each expert has scales of its own.
+TEST(Fp8Weights, LoadedExpertsAreThoseOfTheFile) {
+  for (const WeightScales scales : kAllScales) {
+    const TempDir dir;
+    const Fp8Model model = write_fp8_model("qwen3moe-experts8-pair", scales, dir.path());
+    const ModelDirectory directory(dir.path());
+    const auto device = make_device("cpu", {.num_threads = 2});
+    const auto stream = device->make_stream({.name = "load", .num_threads = 2});
+    Weights weights(read_model_config(directory), *device);
+    weights.load(Checkpoint(directory), *stream);
+    const auto& mlp = std::get<ExpertMlp::Weights>(weights.layer(LayerId(2)).mlp);
+    EXPECT_FALSE(has_scales(mlp.router.format));
+    for (int32_t e = 0; e < 8; ++e) {
+      const std::string name = "model.layers.2.mlp.experts." + std::to_string(e) + ".";
+      const PackedWeight gate_up = mlp.gate_up.expert(e), down = mlp.down.expert(e);
+      const auto expect = [&](const PackedWeight& matrix, int64_t row_begin, const char* module) {
+        expect_rows(columns_of(matrix, *stream), matrix.num_rows, row_begin,
+                    model.weights.at(name + module + ".weight"), matrix.num_cols, name + module);
+      };
+      EXPECT_TRUE(has_scales(gate_up.format));
+      expect(gate_up, 0, "gate_proj");
+      expect(gate_up, gate_up.num_rows / 2, "up_proj");
+      expect(down, 0, "down_proj");
+    }
+  }
+}
+
 EngineOptions options_of(const TempDir& dir) {
   EngineOptions options = testing::tiny_options("qwen3-group2-tied");
   options.model = dir.path();
@@ -145,7 +172,8 @@ double nmse(std::span<const float> a, std::span<const float> b) {
 // The logits of a text: those of FP8 are near those of its numbers in F32, which loading rounds to
 // bf16, and not those of the model that was quantized. Padded heads, other sizes of blocks' rests.
 TEST(Fp8Weights, AnswersAreThoseOfItsNumbers) {
-  for (const char* name : {"qwen3-group2-tied", "llama-heads8-tied", "qwen3-heads22-untied"}) {
+  for (const char* name :
+       {"qwen3-group2-tied", "llama-heads8-tied", "qwen3-heads22-untied", "qwen3moe-experts8"}) {
     for (const WeightScales scales : kAllScales) {
       const bool pads = std::string(name).find("heads") != std::string::npos;
       if (pads && scales == WeightScales::kBlocks) continue;  // refused

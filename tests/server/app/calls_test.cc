@@ -328,6 +328,30 @@ TEST(AppStrictCalls, AreHeldToTheirSchemaOnceTheyBegin) {
   EXPECT_EQ(status_of(post(app, kChatPath, request)), 400) << "both begin with a brace";
 }
 
+// Calls that must come, and calls of strict functions, with tags: on all routes they are JSON.
+TEST(AppTaggedCalls, AreForcedAndRead) {
+  App app(with_tools(ToolFormat::kQwen3Coder));
+  app.serve();
+  for (int seed = 1; seed <= 3; ++seed) {
+    Json request = chat_request(seed);
+    request["tool_choice"] = {{"type", "function"}, {"function", {{"name", "draw"}}}};
+    expect_calls(calls_of_chat(posted(app, kChatPath, request)), {"draw"});
+    request["tool_choice"] = "required";
+    request["parallel_tool_calls"] = false;
+    expect_calls(calls_of_chat(posted(app, kChatPath, request)), {"paint", "draw"});
+    request = response_request(seed);
+    request["tool_choice"] = "required";
+    request["parallel_tool_calls"] = false;
+    expect_calls(calls_of_response(posted(app, kResponsePath, request)), {"paint", "draw"});
+    request = message_request(seed);
+    request["tool_choice"] = {{"type", "tool"}, {"name", "paint"}};
+    expect_calls(calls_of_message(posted(app, kMessagePath, request)), {"paint"});
+  }
+  Json request = chat_request();
+  request["tools"] = {chat_tool("paint", true), chat_tool("draw", true)};
+  EXPECT_EQ(status_of(post(app, kChatPath, request)), 200);
+}
+
 // Nothing can be forced, and no call of a strict function is read.
 TEST(AppStrictCalls, NeedAFormThatIsKnown) {
   App app(with_tools(ToolFormat::kNone));

@@ -328,6 +328,7 @@ TEST(AppChat, FormatsOfCallsHaveNames) {
   EXPECT_EQ(find_tool_format("none"), ToolFormat::kNone);
   EXPECT_EQ(find_tool_format("hermes"), ToolFormat::kHermes);
   EXPECT_EQ(find_tool_format("llama3_json"), ToolFormat::kLlama3Json);
+  EXPECT_EQ(find_tool_format("qwen3_coder"), ToolFormat::kQwen3Coder);
   EXPECT_EQ(find_tool_format("auto"), std::nullopt);
 }
 

@@ -55,7 +55,7 @@ struct AnswerOptions {
 
   // Chat only. The scanner gets `tools` if format.tools is set.
   AnswerFormat format;
-  std::vector<std::string> tools;
+  CallableTools tools;
   ReasoningField reasoning_field = ReasoningField::kBoth;
   bool include_thoughts = true;  // false: they are split off and left out, but counted
   uint64_t call_seed = 0;        // random; the ids of calls are made from it

@@ -25,7 +25,7 @@ constexpr std::array kSharedRefusals = {
 
     hint("guided_decoding_backend", "there is one"),
     not_done("guided_whitespace_pattern", "[]", "blanks are limited to eight"),
-    not_done("structural_tag", "[]", "give response_format or structured_outputs"),
+    not_done("structural_tag", "[]", "give structured_outputs.structural_tag"),
 
     not_done("suffix", R"([""])", "it only continues texts"),
     not_done("use_beam_search", "[false]", "it has no beam search"),

@@ -17,17 +17,20 @@ namespace {
 
 constexpr std::string_view kFormatSchema = R"({
   "type": "object", "required": ["type"], "properties": {
-    "type": {"enum": ["text", "json_object", "json_schema"]},
+    "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
     "json_schema": {"type": "object", "required": ["schema"], "properties": {
       "name": {"type": "string"}, "description": {"type": ["string", "null"]},
       "schema": {"type": ["object", "boolean"]}, "strict": {"type": ["boolean", "null"]}}},
-    "schema": {"type": ["object", "boolean"]}}})";
+    "schema": {"type": ["object", "boolean"]},
+    "format": {"type": "object"}, "structures": {"type": "array"},
+    "triggers": {"type": "array", "items": {"type": "string"}}}})";
 constexpr std::string_view kOutputsSchema = R"({
   "type": "object", "properties": {
     "json": {"type": ["object", "boolean", "string", "null"]},
     "regex": {"type": ["string", "null"]},
     "choice": {"type": ["array", "null"], "items": {"type": "string"}},
-    "grammar": {"type": ["string", "null"]}, "json_object": {"type": ["boolean", "null"]}}})";
+    "grammar": {"type": ["string", "null"]},
+    "structural_tag": {"type": ["object", "string", "null"]}, "json_object": {"type": ["boolean", "null"]}}})";
 constexpr std::string_view kSchemaSchema = R"({"type": ["object", "boolean", "string"]})";
 constexpr std::string_view kTextSchema = R"({"type": "string"})";
 constexpr std::string_view kTextsSchema =
@@ -67,6 +70,14 @@ void take_text(SamplingParams& params, const Json& value, std::string_view place
   set(params, place, {.kind = kind, .text = text_of(value, place)});
 }
 
+// What is wrong with it is found where its rules are written.
+void take_tag(SamplingParams& params, const Json& value, std::string_view place) {
+  if (!value.is_object() && !value.is_string()) refuse(place, value, "a structural tag");
+  set(params, place,
+      {.kind = StructureKind::kStructuralTag,
+       .text = value.is_string() ? value.get<std::string>() : value.dump()});
+}
+
 // At least one text.
 void take_choices(SamplingParams& params, const Json& value, std::string_view place) {
   if (!value.is_array() || value.empty()) refuse(place, value, "a list of texts");
@@ -94,13 +105,15 @@ void take_outputs(SamplingParams& params, const Json& value) {
       take_text(params, what, place, StructureKind::kRegex);
     } else if (name == "grammar") {
       take_text(params, what, place, StructureKind::kGrammar);
+    } else if (name == "structural_tag") {
+      take_tag(params, what, place);
     } else if (name == "choice") {
       take_choices(params, what, place);
     } else if (name == "json_object" && what == true) {
       set(params, place, {.kind = StructureKind::kJsonObject});
     } else {
-      refuse_field(place, fmt::format("{} is not supported; give json, regex, choice, grammar or "
-                                      "json_object",
+      refuse_field(place, fmt::format("{} is not supported; give json, regex, choice, grammar, "
+                                      "structural_tag or json_object",
                                       place));
     }
   }
@@ -173,9 +186,11 @@ void take_format(SamplingParams& params, const Json& format, std::string_view pl
   const Json* const type = member(format, "type");
   const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "";
   if (name == "text") return;
+  if (name == "structural_tag") return take_tag(params, format, place);
   if (name != "json_object" && name != "json_schema") {
     const std::string of_type = fmt::format("{}.type", place);
-    refuse(of_type, type == nullptr ? Json() : *type, "text, json_object or json_schema");
+    refuse(of_type, type == nullptr ? Json() : *type,
+           "text, json_object, json_schema or structural_tag");
   }
   const Json* const wrapped = member(format, "json_schema");
   const Json* const schema = member(wrapped != nullptr ? *wrapped : format, "schema");

@@ -1,36 +1,25 @@
 // Follows the cursor: its depth and state say which member of the object a character belongs to.
-#include "tokenizer/call_scanner.h"
+#include "tokenizer/calls/call_scanner.h"
 
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "io/schema_types.h"
 #include "sluice/error.h"
 
 namespace sluice {
+
+const CallableTool* find_tool(const CallableTools& tools, std::string_view name) {
+  const auto it = std::ranges::find(tools, name, &CallableTool::name);
+  return it == tools.end() ? nullptr : &*it;
+}
+
 namespace {
 
 using State = JsonCursor::State;
-
-// Models write line ends and tabs into the texts of JSON as they are. What they mean is plain.
-std::string with_escaped_controls(std::string_view json) {
-  std::string escaped;
-  bool in_text = false, after_backslash = false;
-  for (const char c : json) {
-    const bool is_control = static_cast<unsigned char>(c) < 0x20;
-    if (in_text && is_control) {
-      escaped += fmt::format("\\u{:04x}", c);
-    } else {
-      escaped += c;
-    }
-    if (c == '"' && !after_backslash) in_text = !in_text;
-    after_backslash = in_text && c == '\\' && !after_backslash;
-  }
-  return escaped;
-}
 
 // The text of a JSON literal with its quotes; "" for ill-formed UTF-8 and lone surrogates.
 std::string unquoted(const std::string& literal) {
@@ -53,7 +42,7 @@ void CallScanner::reset(std::string source) {
   source_ = std::move(source);
 }
 
-CallScanner::Step CallScanner::take(char c, const std::vector<std::string>& tools) {
+CallReader::Step CallScanner::take(char c, const CallableTools& tools) {
   const State before = cursor_.state();
   const size_t depth = cursor_.depth();
   constexpr std::string_view kBefore = "{ \t\r\n";
@@ -92,7 +81,7 @@ bool CallScanner::take_key(char c) {
   return true;
 }
 
-bool CallScanner::take_value(char c, const std::vector<std::string>& tools) {
+bool CallScanner::take_value(char c, const CallableTools& tools) {
   const State state = cursor_.state();
   if (!in_value_) {
     if (state == State::kValue) return true;  // white space before it
@@ -110,9 +99,9 @@ bool CallScanner::take_value(char c, const std::vector<std::string>& tools) {
   return member_ != Member::kName || finish_name(tools);
 }
 
-bool CallScanner::finish_name(const std::vector<std::string>& tools) {
+bool CallScanner::finish_name(const CallableTools& tools) {
   std::string name = unquoted(value_);
-  if (name.empty() || std::find(tools.begin(), tools.end(), name) == tools.end()) return false;
+  if (name.empty() || find_tool(tools, name) == nullptr) return false;
   name_ = std::move(name);
   return true;
 }

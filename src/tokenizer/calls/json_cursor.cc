@@ -1,5 +1,5 @@
 // Source: RFC 8259, as a pushdown automaton.
-#include "tokenizer/json_cursor.h"
+#include "tokenizer/calls/json_cursor.h"
 
 namespace sluice {
 namespace {

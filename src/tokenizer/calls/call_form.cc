@@ -1,6 +1,6 @@
 // The blanks are those that models of a format are trained with. The readers take others, too, but
 // a model that is forced away from its habits writes worse arguments.
-#include "tokenizer/call_form.h"
+#include "tokenizer/calls/call_form.h"
 
 #include "core/error.h"
 
@@ -15,6 +15,17 @@ CallForm call_form(ToolFormat format) {
             .end = "}\n</tool_call>",
             .between = "\n",
             .marker = std::string(kOpenCall)};
+  }
+  if (format == ToolFormat::kQwen3Coder) {
+    return {.begin = "<tool_call>\n<function=",
+            .middle = ">\n",
+            .end = "</function>\n</tool_call>",
+            .between = "\n",
+            .marker = std::string(kOpenCall),
+            .parameters = ParameterForm{.begin = std::string(kOpenParameter),
+                                        .middle = ">\n",
+                                        .end = '\n' + std::string(kCloseParameter) + '\n',
+                                        .mark = std::string(kCloseParameter)}};
   }
   // What begins as <|python_tag|> does counts as a call, too: no answer does, and each character of
   // the rest takes time to compile.

@@ -14,6 +14,8 @@
 namespace sluice {
 
 inline constexpr std::string_view kOpenCall = "<tool_call>", kCloseCall = "</tool_call>";
+inline constexpr std::string_view kOpenFunction = "<function=", kCloseFunction = "</function>";
+inline constexpr std::string_view kOpenParameter = "<parameter=", kCloseParameter = "</parameter>";
 inline constexpr std::string_view kPythonTag = "<|python_tag|>";
 
 // As the templates of these models write calls; an AnswerScanner of the format reads every call of

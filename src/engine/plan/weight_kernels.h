@@ -1,0 +1,13 @@
+// Which models a device has kernels for. Used by the engine's plan, before anything is loaded.
+// Thread rule: a free function without state.
+#pragma once
+
+#include "device/device.h"
+#include "model/model_config.h"
+
+namespace sluice {
+
+// Errors: kUnsupported for a model of weights or layers that only the CPU runs, with a remedy.
+void require_kernels(const ModelConfig& config, const Device& device);
+
+}  // namespace sluice

@@ -1,0 +1,164 @@
+#include "model/layers/expert_mlp.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "ops/rows/activation.h"
+
+namespace sluice {
+namespace {
+
+// Rows of one expert_mlp: its scratch is k rows for each. With 512 rows of 128 experts, 8 of them
+// chosen, an expert has 32 rows, for which a CPU's products are bound by arithmetic.
+constexpr int64_t kMaxRowsAtOnce = 512;
+
+// Working memory of a layer, for up to kMaxRowsAtOnce rows.
+struct MixtureScratch {
+  TensorView scores;   // f32 [num_rows, num_experts]
+  TensorView experts;  // i32 [num_rows, num_chosen]
+  TensorView shares;   // f32 [num_rows, num_chosen]
+  ExpertScratch mlp;
+  // Of a shared MLP, else empty.
+  TensorView shared_gate_up;  // bf16 [num_rows, 2 * shared_size]
+  TensorView shared_act;      // bf16 [num_rows, shared_size]
+  TensorView shared;          // bf16 [num_rows, hidden]
+  TensorView shared_gate;     // f32 [num_rows, 1]
+};
+
+MixtureScratch cut_mixture(Arena& arena, const ExpertMlp& mlp, int64_t num_rows, int64_t hidden) {
+  MixtureScratch scratch{.scores = arena.tensor(DType::kF32, {num_rows, mlp.num_experts}),
+                         .experts = arena.tensor(DType::kI32, {num_rows, mlp.num_chosen}),
+                         .shares = arena.tensor(DType::kF32, {num_rows, mlp.num_chosen}),
+                         .mlp = cut_expert_scratch(arena, {.num_rows = num_rows,
+                                                           .num_slots = mlp.num_chosen,
+                                                           .num_experts = mlp.num_experts,
+                                                           .hidden = hidden,
+                                                           .intermediate = mlp.intermediate_size}),
+                         .shared_gate_up = {},
+                         .shared_act = {},
+                         .shared = {},
+                         .shared_gate = {}};
+  if (mlp.shared_size == 0) return scratch;
+  scratch.shared_gate_up = arena.tensor(DType::kBF16, {num_rows, 2 * int64_t{mlp.shared_size}});
+  scratch.shared_act = arena.tensor(DType::kBF16, {num_rows, mlp.shared_size});
+  scratch.shared = arena.tensor(DType::kBF16, {num_rows, hidden});
+  scratch.shared_gate = arena.tensor(DType::kF32, {num_rows, 1});
+  return scratch;
+}
+
+// The MLP that every row takes, and its gate.
+void enqueue_shared(Stream& stream, const TensorView& x, const ExpertMlp::Weights& weights,
+                    const MixtureScratch& scratch) {
+  gated_product(stream, {.x = x,
+                         .weight = weights.shared_gate_up,
+                         .gate_up = scratch.shared_gate_up,
+                         .out = scratch.shared_act});
+  matmul(
+      stream,
+      {.x = scratch.shared_act, .weight = weights.shared_down, .bias = {}, .out = scratch.shared});
+  matmul(stream, {.x = x, .weight = weights.shared_gate, .bias = {}, .out = scratch.shared_gate});
+}
+
+// The parts of tensor names that families spell differently.
+struct Names {
+  const char* block;
+  const char* gate;
+  const char* up;
+  const char* down;
+};
+
+Names names_of(ExpertNames names) {
+  if (names == ExpertNames::kMixtral) return {"block_sparse_moe.", "w1", "w3", "w2"};
+  return {"mlp.", "gate_proj", "up_proj", "down_proj"};
+}
+
+}  // namespace
+
+void ExpertMlp::describe(std::map<std::string, std::string>& fields) const {
+  fields["num_experts"] = std::to_string(num_experts);
+  fields["num_chosen_experts"] = std::to_string(num_chosen);
+  fields["expert_intermediate_size"] = std::to_string(intermediate_size);
+  fields["shared_expert_size"] = std::to_string(shared_size);
+  fields["experts_normalize"] = std::to_string(normalize);
+}
+
+// A file has three tensors for each expert, or two for all of them, as transformers 5 keeps them.
+ExpertMlp::Weights ExpertMlp::lay_out(WeightLayout& layout, const std::string& prefix,
+                                      int64_t hidden) const {
+  const Names own = names_of(names);
+  const std::string block = prefix + own.block;
+  const std::string experts = block + "experts.";
+  Weights w;
+  w.router = layout.matrix(num_experts, hidden);
+  layout.add_rows(block + "gate.weight", w.router, 0, num_experts);
+  w.gate_up = layout.experts(num_experts, 2 * int64_t{intermediate_size}, hidden, experts,
+                             {own.gate, own.up});
+  w.down = layout.experts(num_experts, hidden, intermediate_size, experts, {own.down});
+  const double share = static_cast<double>(num_chosen) / num_experts;
+  for (int32_t e = 0; e < num_experts; ++e) {
+    const auto add = [&](const char* name, const PackedExperts& all, int64_t row_begin,
+                         int64_t num_rows, const char* stack) {
+      layout.add_expert_rows({.name = fmt::format("{}{}.{}.weight", experts, e, name),
+                              .stack_name = experts + stack,
+                              .expert = e,
+                              .row_begin = row_begin,
+                              .num_rows = num_rows,
+                              .active_share = share},
+                             all);
+    };
+    add(own.gate, w.gate_up, 0, intermediate_size, "gate_up_proj");
+    add(own.up, w.gate_up, intermediate_size, intermediate_size, "gate_up_proj");
+    add(own.down, w.down, 0, hidden, "down_proj");
+  }
+  if (shared_size > 0) lay_out_shared(layout, block + "shared_expert", hidden, w);
+  return w;
+}
+
+void ExpertMlp::lay_out_shared(WeightLayout& layout, const std::string& prefix, int64_t hidden,
+                               Weights& w) const {
+  const std::string gate = prefix + ".gate_proj", up = prefix + ".up_proj";
+  const std::string down = prefix + ".down_proj";
+  w.shared_gate_up = layout.matrix(2 * int64_t{shared_size}, hidden, {gate, up});
+  layout.add_rows(gate + ".weight", w.shared_gate_up, 0, shared_size);
+  layout.add_rows(up + ".weight", w.shared_gate_up, shared_size, shared_size);
+  w.shared_down = layout.matrix(hidden, shared_size, {down});
+  layout.add_rows(down + ".weight", w.shared_down, 0, hidden);
+  w.shared_gate = layout.matrix(1, hidden);
+  layout.add_rows(prefix + "_gate.weight", w.shared_gate, 0, 1);
+}
+
+size_t ExpertMlp::scratch_bytes(int64_t num_rows, int64_t hidden) const {
+  Arena plan;
+  cut_mixture(plan, *this, std::min(num_rows, kMaxRowsAtOnce), hidden);
+  return plan.used_bytes();
+}
+
+// Parts reuse one scratch, since the stream runs them one after the other.
+void ExpertMlp::enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
+  for (int64_t begin = 0; begin < tile.count; begin += kMaxRowsAtOnce) {
+    const int64_t count = std::min(kMaxRowsAtOnce, tile.count - begin);
+    const TensorView x = tile.x.rows(begin, count);
+    Arena arena = tile.scratch;
+    const MixtureScratch scratch = cut_mixture(arena, *this, count, x.dim(1));
+    matmul(call.stream, {.x = x, .weight = weights.router, .bias = {}, .out = scratch.scores});
+    route_experts(call.stream, {.scores = scratch.scores,
+                                .experts = scratch.experts,
+                                .shares = scratch.shares,
+                                .normalize = normalize});
+    call.tap("router", tile.begin + begin, scratch.scores);
+    call.tap("experts", tile.begin + begin, scratch.experts);
+    if (shared_size > 0) enqueue_shared(call.stream, x, weights, scratch);
+    expert_mlp(call.stream, {.x = x,
+                             .experts = scratch.experts,
+                             .shares = scratch.shares,
+                             .gate_up = weights.gate_up,
+                             .down = weights.down,
+                             .shared = scratch.shared,
+                             .shared_gate = scratch.shared_gate,
+                             .scratch = scratch.mlp,
+                             .out = tile.out.rows(begin, count)});
+  }
+}
+
+}  // namespace sluice

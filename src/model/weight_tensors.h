@@ -1,0 +1,22 @@
+// Finds the tensors of a checkpoint that fill the weights of a layout.
+//
+// Used by the loader and by the hash of weights. Thread rule: pure functions.
+#pragma once
+
+#include <vector>
+
+#include "io/model_directory.h"
+#include "model/weight_layout.h"
+
+namespace sluice {
+
+// The tensors of a checkpoint that fill a source: the weight, then its scales if it has some. Of a
+// tensor of all experts it is the part with the source's rows.
+// Errors: kModel for one that is missing, mis-shaped or of another type than config.json says,
+// kUnsupported for a type that is not supported, naming it.
+std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint);
+
+// The scales of a source that has some. Errors: those of tensors_of.
+CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint);
+
+}  // namespace sluice

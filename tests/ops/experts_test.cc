@@ -1,0 +1,279 @@
+// Mixtures of experts: the router and the chosen MLPs, with the kernels of every ISA.
+//
+// Double precision reveals a wrong expert, share or edge; forced ties, another choice than the
+// lowest index; rows alone against rows in a batch, on other numbers of threads, breaches of
+// invariant 7. Experts that nobody chooses and experts that everybody chooses are the ends of the
+// sort.
+#include "ops/experts/experts.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "op_test_util.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/reference/experts.h"
+#include "packed_weights.h"
+
+namespace sluice::testing {
+namespace {
+
+struct Routed {
+  std::vector<float> probabilities;
+  std::vector<int32_t> experts;
+  std::vector<float> shares;
+};
+
+Routed route(const std::vector<float>& logits, int64_t num_experts, int64_t k, bool normalize,
+             int num_threads = 2) {
+  Machine machine(num_threads);
+  const int64_t m = std::ssize(logits) / num_experts;
+  const RouteExpertsArgs args{.scores = machine.tensor(logits, {m, num_experts}),
+                              .experts = machine.tensor(DType::kI32, {m, k}),
+                              .shares = machine.tensor(DType::kF32, {m, k}),
+                              .normalize = normalize};
+  route_experts(machine.stream(), args);
+  machine.synchronize();
+  return {values_of<float>(args.scores), values_of<int32_t>(args.experts),
+          values_of<float>(args.shares)};
+}
+
+std::vector<float> random_logits(int64_t count, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+TEST(RouteExperts, MatchesDoublePrecision) {
+  for (const auto& [num_experts, k] : {std::pair{1, 1}, {2, 2}, {8, 2}, {60, 4}, {128, 8}}) {
+    for (const bool normalize : {false, true}) {
+      const std::vector<float> logits = random_logits(200 * num_experts, 5);
+      const Routed got = route(logits, num_experts, k, normalize);
+      const auto expected = reference::route_experts(logits, num_experts, k, normalize);
+      EXPECT_EQ(got.experts, expected.experts) << num_experts;
+      for (size_t i = 0; i < logits.size(); ++i) {
+        ASSERT_NEAR(got.probabilities[i], expected.probabilities[i], 1e-6) << num_experts;
+      }
+      for (size_t i = 0; i < got.shares.size(); ++i) {
+        ASSERT_NEAR(got.shares[i], expected.shares[i], 1e-6) << num_experts;
+      }
+    }
+  }
+}
+
+TEST(RouteExperts, OfEqualsTheLowestIndexComesFirst) {
+  const Routed got = route({1, 3, 3, 3, 2, 3, 0, 2}, 8, 5, true);
+  EXPECT_EQ(got.experts, (std::vector<int32_t>{1, 2, 3, 5, 4}));
+  EXPECT_EQ(route(std::vector<float>(12, 0.5f), 6, 3, false).experts,
+            (std::vector<int32_t>{0, 1, 2, 0, 1, 2}));
+}
+
+// Whatever a model computes, the choice is k different experts that exist.
+TEST(RouteExperts, NotANumberStillChoosesExperts) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(route({nan, 1, 2, nan}, 4, 3, true).experts.size(), 3u);
+  for (const std::vector<float>& logits :
+       {std::vector<float>{nan, 1, 2, nan}, {nan, nan, nan, nan}, {infinity, 1, infinity, 0}}) {
+    std::vector<int32_t> experts = route(logits, 4, 4, true).experts;
+    std::ranges::sort(experts);
+    EXPECT_EQ(experts, (std::vector<int32_t>{0, 1, 2, 3}));
+  }
+  EXPECT_EQ(route({-infinity, 1, -infinity, 0}, 4, 4, false).experts,
+            (std::vector<int32_t>{1, 3, 0, 2}));
+}
+
+struct Sizes {
+  int64_t num_experts;
+  int64_t k;
+  int64_t hidden;
+  int64_t intermediate;
+};
+
+// Random weights, and rows whose experts and shares a test chooses.
+struct Problem {
+  Sizes sizes;
+  reference::ExpertInput input;
+};
+
+Problem random_problem(const Sizes& sizes, int64_t m, uint32_t seed) {
+  const int64_t width = sizes.hidden * sizes.intermediate * sizes.num_experts;
+  Problem problem{.sizes = sizes,
+                  .input = {.x = random_bf16(m * sizes.hidden, seed),
+                            .experts = {},
+                            .shares = {},
+                            .gate = random_bf16(width, seed + 1, 0.1f),
+                            .up = random_bf16(width, seed + 2, 0.1f),
+                            .down = random_bf16(width, seed + 3, 0.1f),
+                            .shared = {},
+                            .shared_gate = {},
+                            .m = m,
+                            .k = sizes.k,
+                            .hidden = sizes.hidden,
+                            .intermediate = sizes.intermediate}};
+  const auto chosen = reference::route_experts(random_logits(m * sizes.num_experts, seed + 4),
+                                               sizes.num_experts, sizes.k, true);
+  problem.input.experts = chosen.experts;
+  problem.input.shares.assign(chosen.shares.begin(), chosen.shares.end());
+  return problem;
+}
+
+// Gate, then up, of each expert; or down alone.
+PackedExperts pack_experts(Machine& machine, const Sizes& sizes, std::vector<BFloat16> first,
+                           std::vector<BFloat16> second, int64_t num_rows, int64_t num_cols) {
+  const bool is_pair = !second.empty();
+  const int64_t all_rows = is_pair ? 2 * num_rows : num_rows;
+  PackedExperts experts{.num_experts = static_cast<int32_t>(sizes.num_experts),
+                        .stride_bytes = packed_weight_bytes(machine.device(), all_rows, num_cols)};
+  experts.first = {
+      .data = machine.allocate(experts.stride_bytes * static_cast<size_t>(sizes.num_experts)),
+      .num_rows = all_rows,
+      .num_cols = num_cols};
+  for (int64_t e = 0; e < sizes.num_experts; ++e) {
+    const auto pack_at = [&](std::vector<BFloat16>& values, int64_t row_begin) {
+      pack_weight(machine.stream(), {.src = TensorView(values.data() + e * num_rows * num_cols,
+                                                       DType::kBF16, {num_rows, num_cols}),
+                                     .dst = experts.expert(e),
+                                     .row_begin = row_begin});
+    };
+    pack_at(first, 0);
+    if (is_pair) pack_at(second, num_rows);
+  }
+  machine.synchronize();
+  return experts;
+}
+
+// Rows [begin, end) of the problem.
+std::vector<BFloat16> run(const Problem& problem, CpuIsa isa, int64_t begin, int64_t end,
+                          int num_threads = 2) {
+  Machine machine(num_threads);
+  const reference::ExpertInput& in = problem.input;
+  const int64_t m = end - begin;
+  const auto part = [&](const auto& values, int64_t width) {
+    return std::vector(values.begin() + begin * width, values.begin() + end * width);
+  };
+  const ExpertSizes sizes{.num_rows = m,
+                          .num_slots = in.k,
+                          .num_experts = problem.sizes.num_experts,
+                          .hidden = in.hidden,
+                          .intermediate = in.intermediate};
+  Arena plan;
+  cut_expert_scratch(plan, sizes);
+  Arena arena(machine.poisoned(plan.used_bytes()), plan.used_bytes());
+  ExpertMlpArgs args{
+      .x = machine.tensor(part(in.x, in.hidden), {m, in.hidden}),
+      .experts = machine.tensor(part(in.experts, in.k), {m, in.k}),
+      .shares = machine.tensor(part(in.shares, in.k), {m, in.k}),
+      .gate_up = pack_experts(machine, problem.sizes, in.gate, in.up, in.intermediate, in.hidden),
+      .down = pack_experts(machine, problem.sizes, in.down, {}, in.hidden, in.intermediate),
+      .shared = {},
+      .shared_gate = {},
+      .scratch = cut_expert_scratch(arena, sizes),
+      .out = machine.tensor(DType::kBF16, {m, in.hidden})};
+  if (!in.shared.empty()) {
+    args.shared = machine.tensor(part(in.shared, in.hidden), {m, in.hidden});
+    args.shared_gate = machine.tensor(part(in.shared_gate, 1), {m, 1});
+  }
+  expert_mlp(machine.stream(), args);  // for the checks of its contract
+  cpu::CpuOps(isa).expert_mlp(machine.stream(), args);
+  machine.synchronize();
+  return values_of<BFloat16>(args.out);
+}
+
+std::vector<uint16_t> bits_of(const std::vector<BFloat16>& values) {
+  std::vector<uint16_t> bits;
+  for (const BFloat16 value : values) bits.push_back(value.bits);
+  return bits;
+}
+
+// Rounding gate, up and their product to bf16 costs at most half a unit each; silu's slope is below
+// 1.1, and sums in f32 add far less.
+void expect_exact(const Problem& problem, CpuIsa isa, const std::string& what) {
+  SCOPED_TRACE(what + " " + kernels_name(isa));
+  std::vector<BFloat16> got = run(problem, isa, 0, problem.input.m);
+  const auto expected = reference::expert_mlp(problem.input);
+  std::vector<double> bound;
+  for (size_t i = 0; i < expected.value.size(); ++i) {
+    bound.push_back(kUnitBF16 * (4 * expected.magnitude[i] + std::abs(expected.value[i])) + 1e-6);
+  }
+  expect_close(TensorView(reinterpret_cast<std::byte*>(got.data()), DType::kBF16,
+                          {problem.input.m, problem.input.hidden}),
+               expected.value, bound, 4e-5);
+}
+
+constexpr Sizes kSizes[] = {{8, 2, 64, 48}, {5, 3, 50, 37}, {16, 1, 33, 16}, {3, 3, 96, 130}};
+
+TEST(ExpertMlp, MatchesDoublePrecision) {
+  for (const CpuIsa isa : runnable_isas()) {
+    for (const Sizes& sizes : kSizes) {
+      for (const int64_t m : {1, 2, 7, 33}) {
+        expect_exact(random_problem(sizes, m, static_cast<uint32_t>(m)), isa,
+                     fmt::format("{} experts, {} rows", sizes.num_experts, m));
+      }
+    }
+  }
+  expect_exact(random_problem(kSizes[0], 512, 3), best_kernels(), "512 rows");
+}
+
+// Experts 1 to 7 have no rows, or all but one.
+TEST(ExpertMlp, ExpertsMayHaveNoRowsOrAll) {
+  for (const int64_t m : {1, 40, 200}) {
+    Problem problem = random_problem({8, 1, 64, 48}, m, 11);
+    problem.input.experts.assign(static_cast<size_t>(m), 0);
+    expect_exact(problem, best_kernels(), "all to the first");
+    problem.input.experts.assign(static_cast<size_t>(m), 7);
+    expect_exact(problem, best_kernels(), "all to the last");
+    problem.input.experts.front() = 3;
+    expect_exact(problem, best_kernels(), "one elsewhere");
+  }
+}
+
+// An MLP that every row takes, by a gate of the row.
+TEST(ExpertMlp, WhatRowsShareIsAddedByTheirGate) {
+  for (const CpuIsa isa : runnable_isas()) {
+    Problem problem = random_problem(kSizes[1], 33, 31);
+    problem.input.shared = random_bf16(33 * problem.input.hidden, 32);
+    problem.input.shared_gate = random_logits(33, 33);
+    expect_exact(problem, isa, "shared");
+    const std::vector<uint16_t> all = bits_of(run(problem, isa, 0, 33));
+    EXPECT_EQ(bits_of(run(problem, isa, 32, 33)),
+              std::vector(all.end() - problem.input.hidden, all.end()));
+  }
+}
+
+TEST(ExpertMlp, ARowDoesNotDependOnItsNeighboursOrOnThreads) {
+  for (const CpuIsa isa : runnable_isas()) {
+    for (const Sizes& sizes : kSizes) {
+      const Problem problem = random_problem(sizes, 70, 17);
+      const std::vector<uint16_t> all = bits_of(run(problem, isa, 0, 70));
+      EXPECT_EQ(bits_of(run(problem, isa, 0, 70, 1)), all);
+      EXPECT_EQ(bits_of(run(problem, isa, 0, 70, 3)), all);
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {69, 70}, {13, 44}}) {
+        const auto first = all.begin() + begin * sizes.hidden;
+        EXPECT_EQ(bits_of(run(problem, isa, begin, end)),
+                  std::vector(first, first + (end - begin) * sizes.hidden))
+            << kernels_name(isa) << " rows " << begin << " to " << end;
+      }
+    }
+  }
+}
+
+// With one expert and a share of 1 the layer is a dense MLP whose last product is f32.
+TEST(ExpertMlp, OneExpertIsADenseMlp) {
+  Problem problem = random_problem({1, 1, 64, 48}, 20, 23);
+  problem.input.shares.assign(20, 1.0f);
+  expect_exact(problem, best_kernels(), "one expert");
+}
+
+TEST(ExpertMlpDeathTest, AnExpertThatIsNotThereIsAFailedCheck) {
+  Problem problem = random_problem({4, 1, 16, 16}, 3, 29);
+  problem.input.experts[1] = 4;
+  EXPECT_DEATH(run(problem, CpuIsa::kScalar, 0, 3), "experts\\[1\\] is 4 of 4");
+}
+
+}  // namespace
+}  // namespace sluice::testing
