@@ -8,6 +8,8 @@
 
 namespace sluice {
 
+// The offload engine counts all of its device memory at once; users see its parts apart, since
+// different options change them.
 std::vector<MemoryNeed> residency_memory(const ResidencySizes& sizes) {
   const KvLayout& layout = sizes.layout;
   const auto bytes_of = [&](int64_t num_blocks) {

@@ -139,6 +139,8 @@ std::string remedy_of_absence(const std::filesystem::path& path) {
 
 }  // namespace
 
+// In order: a GGUF file, a directory with config.json, a directory with a single GGUF file. Each
+// other kind of path has an error of its own, since the remedies differ.
 ModelDirectory::ModelDirectory(std::filesystem::path path) : path_(find_model(std::move(path))) {
   std::error_code error;
   const auto status = std::filesystem::status(path_, error);
@@ -179,6 +181,7 @@ std::filesystem::path ModelDirectory::require_file(std::string_view name) const 
        name);
 }
 
+// Blocks of GGUF are decoded part by part: a whole tensor in F32 would take four times its file.
 void CheckpointTensor::read(size_t offset, std::span<std::byte> dst) const {
   if (storage == nullptr) return file->read(file_offset + offset, dst);
   SLUICE_CHECK(offset % sizeof(float) == 0 && dst.size() % sizeof(float) == 0,
@@ -189,6 +192,8 @@ void CheckpointTensor::read(size_t offset, std::span<std::byte> dst) const {
   std::memcpy(dst.data(), elements.data(), dst.size());
 }
 
+// Reads headers alone: what is missing, doubled or of another version shows before weights are
+// read, which may take minutes.
 Checkpoint::Checkpoint(const ModelDirectory& directory) {
   if (directory.is_gguf()) {
     add_gguf(directory.path());
@@ -220,6 +225,7 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
   files_.push_back(std::move(file));
 }
 
+// A tensor in two shards would be read from either, so it is an error even if both are equal.
 void Checkpoint::add_tensor(const std::filesystem::path& path, const std::string& name,
                             Entry entry) {
   const auto [slot, inserted] = entries_.emplace(name, std::move(entry));
@@ -228,6 +234,8 @@ void Checkpoint::add_tensor(const std::filesystem::path& path, const std::string
              describe_json(name), files_[slot->second.file].path().filename().string());
 }
 
+// The metadata of the first shard describes all of them; names become those of transformers, so
+// that no code above knows where weights come from.
 void Checkpoint::add_gguf(const std::filesystem::path& path) {
   described_by_ = "its metadata";
   const GgufFile first(path);
@@ -255,6 +263,7 @@ void Checkpoint::add_gguf_tensor(const GgufFile& first, const GgufFile& owner,
               tensor.shape, gguf_storage(first, owner, tensor)});
 }
 
+// In the file, by the names that the file has for its types.
 std::map<std::string, uint64_t> Checkpoint::bytes_by_type() const {
   std::map<std::string, uint64_t> bytes;
   for (const auto& [name, entry] : entries_) bytes[entry.dtype_name] += entry.end - entry.begin;
@@ -317,6 +326,8 @@ std::vector<std::string> Checkpoint::names() const {
   return names;
 }
 
+// Weights are quantized in a way that the configuration does not say: a better answer than that a
+// tensor is missing. Returns if no name shows it.
 void Checkpoint::refuse_quantization() const {
   for (const auto& [name, entry] : entries_) {
     for (const auto& [suffix, method] : kQuantizedNames) {
@@ -385,6 +396,7 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
   return describe(named);
 }
 
+// A file and a configuration of different repositories, or a half-converted model.
 CheckpointTensor Checkpoint::fp8_tensor(std::string_view name,
                                         std::span<const int64_t> shape) const {
   const NamedEntry& named = find(name, shape);

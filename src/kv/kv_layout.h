@@ -41,7 +41,8 @@ class LayerRange {
   int32_t num_layers_;
 };
 
-// The element of blocks that an option asks for.
+// The element of blocks that an option asks for. `auto` is bf16 for every model: what is asked for
+// by default never changes answers.
 constexpr KvElement kv_element_of(KvCacheDtype dtype) {
   switch (dtype) {
     case KvCacheDtype::kAuto:

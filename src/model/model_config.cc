@@ -107,7 +107,8 @@ void read_biases_and_norms(const JsonObject& config, const ModelConfig& model,
                            Attention& attention) {
   const bool attention_bias = config.find_bool("attention_bias").value_or(false);
   attention.qkv_bias = attention.o_bias = attention_bias;
-  // transformers hard-codes these, whatever the key says.
+  // transformers hard-codes these, whatever the key says. Of mixtures Qwen2 alone has a key for its
+  // bias; Qwen3 has none and norms of heads instead.
   if (model.architecture == Architecture::kQwen2 || model.architecture == Architecture::kQwen2Moe) {
     const bool is_dense = model.architecture == Architecture::kQwen2;
     attention.qkv_bias = is_dense || config.find_bool("qkv_bias").value_or(true);

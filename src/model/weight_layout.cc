@@ -1,3 +1,7 @@
+// Cuts the memory of weights and lists the tensors that fill it.
+//
+// The same calls plan a layout, with an arena without memory, and make it: so what is planned is
+// what is taken.
 #include "model/weight_layout.h"
 
 #include <string_view>
@@ -8,6 +12,7 @@
 
 namespace sluice {
 
+// Matrices that are multiplied as one have one format: a kernel reads all rows of a weight alike.
 WeightFormat WeightLayout::format_of(std::span<const std::string> modules) const {
   WeightFormat format = WeightFormat::kBFloat16;
   for (const std::string& module : modules) {
@@ -60,6 +65,8 @@ void WeightLayout::add_expert_rows(const ExpertRows& rows, const PackedExperts& 
                            .row_begin = rows.expert * matrix.num_rows + rows.row_begin};
 }
 
+// The tensor of scales has the name of the weight with another ending; whether it is there is known
+// when it is read.
 void WeightLayout::add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
                             int64_t num_rows) {
   sources_.push_back({.name = name,
@@ -82,6 +89,7 @@ void WeightLayout::add_vector(const std::string& name, const TensorView& vector,
                       .dummy_mean = dummy_mean});
 }
 
+// In the matrix heads are padded, in the file they are not.
 void WeightLayout::add_head_rows(const std::string& name, const PackedWeight& matrix,
                                  int64_t head_begin, int64_t num_heads,
                                  const HeadPadding& padding) {
@@ -100,6 +108,8 @@ void WeightLayout::add_head_vector(const std::string& name, const TensorView& ve
   source.padding = padding;
 }
 
+// Columns of padding lie between columns of the file. A scale for 128 columns of the file would
+// then belong to others in memory.
 void WeightLayout::add_head_columns(const std::string& name, const PackedWeight& matrix,
                                     const HeadPadding& padding) {
   if (padding.present() && matrix.format == WeightFormat::kE4m3Groups) {

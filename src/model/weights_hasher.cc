@@ -18,6 +18,8 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;  // stays in the processor's cache
 
+// XXH3 of 128 bits, which two processors compute alike. Not a cryptographic hash: it finds mistakes
+// and other models, not attacks, and costs less than reading the file.
 class Hash {
  public:
   Hash() : state_(XXH3_createState()) {
@@ -28,11 +30,13 @@ class Hash {
     XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
   }
   void add(int64_t number) { add(std::as_bytes(std::span(&number, 1))); }
+  // The length first, so that two texts side by side are not another pair of texts.
   void add(std::string_view text) {
     add(std::ssize(text));
     add(std::as_bytes(std::span(text)));
   }
   WeightsHash value() const {
+    // The same bytes whatever the order of bytes in the processor's words is.
     XXH128_canonical_t canonical;
     XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));
     WeightsHash result;
@@ -47,6 +51,7 @@ class Hash {
   std::unique_ptr<XXH3_state_t, Freer> state_;
 };
 
+// Name, type, shape and bytes. `piece` is the room that the bytes pass through.
 void add_tensor(Hash& hash, const CheckpointTensor& tensor, std::vector<std::byte>& piece,
                 const std::stop_token& stop) {
   hash.add(tensor.name);
@@ -85,6 +90,7 @@ WeightsHash WeightsHasher::finish() {
   return result_;
 }
 
+// Dummy weights follow from the seed, so it stands for their bytes.
 WeightsHash hash_of_dummy_weights(int64_t seed) {
   Hash hash;
   hash.add("dummy weights");

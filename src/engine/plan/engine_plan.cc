@@ -57,6 +57,7 @@ EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {
   return plan;
 }
 
+// The longest drafts that may be asked for: the automatic length never exceeds them.
 DraftLimits limits_of_drafts(const PlanInput& input) {
   return draft_limits(input.options.speculative, max_num_seqs(input.options));
 }
@@ -81,10 +82,12 @@ PairLimits limits_of_policies(const PlanInput& input, const EnginePlan& plan) {
           .counts_reads = input.options.count_page_reads};
 }
 
+// Units: bytes of all layers.
 size_t bytes_of_blocks(int64_t num_blocks, const EnginePlan& plan) {
   return static_cast<size_t>(num_blocks) * plan.kv_layout.block_bytes_all_layers();
 }
 
+// Whole blocks; the bound keeps block ids within 32 bits with room for arithmetic on them.
 int32_t num_blocks_in(size_t bytes, const EnginePlan& plan) {
   return static_cast<int32_t>(
       std::min<size_t>(bytes / plan.kv_layout.block_bytes_all_layers(), 1 << 26));
@@ -139,6 +142,7 @@ int32_t choose_num_blocks(const PlanInput& input, const EnginePlan& plan) {
   return num_blocks;
 }
 
+// Passes do not depend on the number of blocks here: what memory is left decides that number.
 EnginePlan plan_resident(const PlanInput& input) {
   EnginePlan plan = begin_plan(input, KvOffload::kOff);
   plan.passes = choose_passes(input, plan, plan.max_model_len);
@@ -275,6 +279,7 @@ EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
   return plan_with_tier(input, kv_offload, host_bytes);
 }
 
+// REQUIRES: not kAuto, which plan_search resolves.
 EnginePlan plan_mode(const PlanInput& input) {
   const KvOffload mode = input.options.kv.offload;
   return mode == KvOffload::kOff ? plan_resident(input) : plan_offloaded(input, mode);

@@ -15,6 +15,7 @@
 namespace sluice {
 namespace {
 
+// Collects lines; a part that takes nothing has none, so that plans show what there is.
 class EntryList {
  public:
   void add(const char* name, const char* memory, size_t bytes) {
@@ -31,6 +32,8 @@ class EntryList {
   std::vector<MemoryPlanEntry> entries_;
 };
 
+// What any engine of this model needs, wherever KV is: weights, the buffers of a pass, and what ops
+// and sampling keep.
 void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) {
   const PassSizes& passes = plan.passes;
   list.add("weights", "device", Weights::device_bytes(input.config, input.device));

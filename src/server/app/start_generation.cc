@@ -20,6 +20,7 @@
 namespace sluice::server {
 namespace {
 
+// For requests that name no seed: answers of equal requests then differ, as users expect.
 uint64_t random_seed() {
   thread_local std::mt19937_64 engine{std::random_device()()};
   return engine();
@@ -64,6 +65,7 @@ std::shared_ptr<const StructuredOutput> after_thoughts(
 api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest& request,
                                                         api::AnswerOptions& options,
                                                         const ServedModel& model) {
+  // Of each prompt, since a longer one leaves less room; the least is told in the answer.
   std::vector<int32_t> limits;
   int64_t num_tokens = 0;
   for (const api::AnswerPrompt& prompt : options.prompts) {
@@ -79,6 +81,7 @@ api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest
   }
   const int64_t num_choices = std::ssize(options.prompts) * request.n;
   if (auto fault = fault_of_size(num_choices, num_tokens, model.service.limits())) return *fault;
+  // Shared by all choices: a schema may have many kilobytes, and is compiled once.
   const auto structured = request.params.structured
                               ? after_thoughts(request.params.structured, options.format, model)
                               : nullptr;

@@ -103,7 +103,9 @@ TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryPlace) {
   }
 }
 
-// int8 shares everything with FP8 but the rounding: places, and lists of pages.
+// int8 shares everything with FP8 but the rounding. So these are the places of KV, and lists of
+// pages, whose bounds come from what is stored; that FP8 answers other bits shows that the element
+// arrives.
 TEST(Int8KvEngine, HasTheBitsOfRoundedWritesInEveryPlace) {
   if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernel";
   const std::vector<Job> jobs = make_jobs();

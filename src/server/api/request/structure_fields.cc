@@ -30,7 +30,8 @@ constexpr std::string_view kOutputsSchema = R"({
     "regex": {"type": ["string", "null"]},
     "choice": {"type": ["array", "null"], "items": {"type": "string"}},
     "grammar": {"type": ["string", "null"]},
-    "structural_tag": {"type": ["object", "string", "null"]}, "json_object": {"type": ["boolean", "null"]}}})";
+    "structural_tag": {"type": ["object", "string", "null"]},
+    "json_object": {"type": ["boolean", "null"]}}})";
 constexpr std::string_view kSchemaSchema = R"({"type": ["object", "boolean", "string"]})";
 constexpr std::string_view kTextSchema = R"({"type": "string"})";
 constexpr std::string_view kTextsSchema =
