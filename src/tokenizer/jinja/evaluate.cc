@@ -14,6 +14,8 @@ namespace sluice::jinja {
 
 using Kind = Node::Kind;
 
+// Every expression costs one unit of the budget, and its depth is bounded: templates come from
+// files that anyone may have written.
 Value Interpreter::evaluate(const Node& node) {
   run_.spend(1);
   run_.line = node.line;
@@ -61,6 +63,8 @@ Value Interpreter::evaluate_kind(const Node& node) {
   }
 }
 
+// A variable hides a function of its name. What is neither is undefined, which is no error before
+// it is used.
 Value Interpreter::variable(const Node& node) {
   if (const Value* value = scopes_.find(node.name)) return *value;
   if (is_function(node.text) && (node.text != "strftime_now" || now_)) {
@@ -75,6 +79,8 @@ Value Interpreter::unary(const Node& node) {
   return signed_number(run_, node.op, operand);
 }
 
+// `and` and `or` give one of their operands, as in Python, and evaluate the second one only if
+// needed.
 Value Interpreter::binary(const Node& node) {
   Value left = evaluate(*node.children[0]);
   if (node.op == Op::kAnd && !left.truth()) return left;
@@ -114,6 +120,7 @@ Value Interpreter::item(const Node& node) {
   return get_item(run_, object, position, named.text.empty() ? nullptr : &named.text);
 }
 
+// object[first:end:step], each of which may be absent.
 Value Interpreter::part(const Node& node) {
   const Value object = evaluate(*node.children[0]);
   Value bounds[3];

@@ -10,12 +10,15 @@ namespace sluice::jinja {
 
 using Kind = Node::Kind;
 
+// Names are numbers in the tree. A template that never says `loop` has none for it, and its loops
+// need not define one.
 Interpreter::Interpreter(const Tree& tree, Run& run, const std::tm* now)
     : tree_(tree), run_(run), now_(now) {
   const auto at = std::find(tree.names.begin(), tree.names.end(), "loop");
   if (at != tree.names.end()) loop_name_ = static_cast<NameId>(at - tree.names.begin());
 }
 
+// A variable that the template does not mention needs no place.
 void Interpreter::define(std::string_view name, Value value) {
   const auto at = std::find(tree_.names.begin(), tree_.names.end(), name);
   if (at == tree_.names.end()) return;
@@ -34,6 +37,7 @@ void Interpreter::enter() {
   }
 }
 
+// Returns early with kBreak or kContinue, which the innermost loop takes.
 Interpreter::Flow Interpreter::run_body(const Node& body) {
   enter();
   Flow flow = Flow::kNext;
@@ -94,6 +98,7 @@ Interpreter::Flow Interpreter::run_statement(const Node& node) {
   return Flow::kNext;
 }
 
+// Children: condition and body in turn, then the body of `else` if there is one.
 Interpreter::Flow Interpreter::run_if(const Node& node) {
   const size_t size = node.children.size();
   size_t i = 0;
@@ -117,6 +122,8 @@ Interpreter::Flow Interpreter::run_for(const Node& node) {
   return run_items(node, elements(run_, evaluate(*node.children[1])), 0);
 }
 
+// Children of a loop: target, what to iterate, condition, body, body of `else`; those that are
+// absent are null. `else` runs where no item is left, not where the loop was broken off.
 Interpreter::Flow Interpreter::run_items(const Node& node, std::vector<Value> items,
                                          int64_t depth0) {
   if (node.children[2]) keep_matching(node, items);
@@ -128,6 +135,7 @@ Interpreter::Flow Interpreter::run_items(const Node& node, std::vector<Value> it
   return flow;
 }
 
+// Each round has a scope of its own, as in Jinja: what is set in one is not seen by the next.
 Interpreter::Flow Interpreter::run_loop_body(const Node& node, std::vector<Value>& items,
                                              int64_t depth0) {
   Loop loop{.items = &items, .statement = &node, .scope = scopes_.top(), .depth0 = depth0};
@@ -143,6 +151,7 @@ Interpreter::Flow Interpreter::run_loop_body(const Node& node, std::vector<Value
   return Flow::kNext;
 }
 
+// All values are evaluated before any is assigned, so that none sees another.
 Interpreter::Flow Interpreter::run_with(const Node& node) {
   const size_t size = node.children.size();
   std::vector<Value> values;
@@ -154,6 +163,8 @@ Interpreter::Flow Interpreter::run_with(const Node& node) {
   return flow;
 }
 
+// The budget counts what is written, and the limit is checked at once: a short template can ask for
+// gigabytes.
 void Interpreter::write(const Value& value) {
   const size_t before = out_.size();
   if (const MarkedText* text = value.text()) {
@@ -165,6 +176,8 @@ void Interpreter::write(const Value& value) {
   run_.check_size(out_.size());
 }
 
+// To a name, to as many names as there are items, or to a member of a namespace, the only value
+// that outlives its scope. A namespace in itself would never be freed.
 void Interpreter::assign(const Node& target, Value value) {
   if (target.kind == Kind::kName) return scopes_.set(target.name, std::move(value));
   if (target.kind == Kind::kTuple) {
@@ -186,6 +199,8 @@ void Interpreter::assign(const Node& target, Value value) {
 
 void Interpreter::define_macro(const Node& node) { scopes_.set(node.name, macro_here(node)); }
 
+// A macro sees the variables of where it is defined; the serial number tells whether that scope is
+// still the same when it is called.
 Callable Interpreter::macro_here(const Node& node) const {
   Callable macro;
   macro.macro = &node;
@@ -194,6 +209,7 @@ Callable Interpreter::macro_here(const Node& node) const {
   return macro;
 }
 
+// What a body would write, as a value.
 MarkedText Interpreter::capture(const Node& body) {
   MarkedText before = std::exchange(out_, {});
   scopes_.push();
