@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kMaxExcludedTexts = 64;
 constexpr size_t kMaxExcludedBytes = 2048;
 
+// Members read a tag and name what is wrong by its pointer; the others write rules.
 class TagRules {
  public:
   explicit TagRules(Refusals& refusals) : refusals_(refusals) {}
@@ -63,6 +64,7 @@ class TagRules {
   RuleWriter rules_;
 };
 
+// Without a format it is the older form, whose structures are all JSON.
 std::string TagRules::write(const Json& tag) && {
   if (!tag.is_object()) fail_at("", fmt::format("is {}; it must be an object", describe_json(tag)));
   std::string root;
@@ -141,6 +143,7 @@ bool TagRules::flag(const Json& object, const std::string& pointer, const char* 
   return it->get<bool>();
 }
 
+// The pointer of the tag stands before that within the schema.
 std::string TagRules::schema(const Json& schema, const std::string& pointer) {
   try {
     return rules_.add_grammar(schema_grammar(schema.dump(), refusals_));
@@ -160,6 +163,7 @@ std::string TagRules::regex(const std::string& regex, const std::string& pointer
   return rules_.add_plain("text", matches);
 }
 
+// Every text that has none of these in it, wherever tokens are cut.
 std::string TagRules::free_text(const Texts& excluded) {
   size_t num_bytes = 0;
   for (const std::string& part : excluded) num_bytes += part.size();
@@ -206,6 +210,7 @@ std::string TagRules::tag(const Json& tag, const std::string& pointer) {
                                        content, is_empty ? "" : rule_choice(literals)));
 }
 
+// As text_and_calls: after a tag all begins again.
 std::string TagRules::triggered(const Texts& triggers, const Texts& tags, bool is_single,
                                 const Texts& ends) {
   Texts excluded = triggers;
@@ -234,6 +239,7 @@ std::string TagRules::triggered_tags(const Json& format, const std::string& poin
   return triggered(triggers, tags, flag(format, pointer, "stop_after_first"), ends);
 }
 
+// Nothing but tags and what separates them.
 std::string TagRules::separated_tags(const Json& format, const std::string& pointer) {
   check_members(format, pointer, {"tags", "separator", "stop_after_first", "at_least_one"});
   const Json& all = list(format, pointer, "tags");
@@ -250,6 +256,7 @@ std::string TagRules::separated_tags(const Json& format, const std::string& poin
   return rules_.add("tags", is_needed ? some : fmt::format(R"({} | "")", some));
 }
 
+// `ends` are those of the tag around it; a tag within has its own.
 std::string TagRules::format(const Json& format, const std::string& pointer, const Texts& ends) {
   if (!format.is_object()) {
     fail_at(pointer, fmt::format("is {}; it must be an object", describe_json(format)));

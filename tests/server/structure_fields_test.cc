@@ -42,6 +42,10 @@ TEST(StructureFields, MeanTheSameByAnyName) {
   const StructuredOutput choice{.kind = StructureKind::kChoice, .text = {}, .choices = {"a", "b"}};
   const StructuredOutput regex{.kind = StructureKind::kRegex, .text = "a+"};
   const StructuredOutput rules{.kind = StructureKind::kGrammar, .text = "root ::= \"a\""};
+  const std::string any_text = R"({"type":"structural_tag","format":{"type":"any_text"}})";
+  const StructuredOutput tag{.kind = StructureKind::kStructuralTag, .text = any_text};
+  const std::string tag_as_format = R"("response_format":)" + any_text;
+  const std::string tag_as_output = R"("structured_outputs":{"structural_tag":)" + any_text + "}";
   // The order of properties is that of the body.
   const std::string text = R"({"properties":{"b":{},"a":{}}})";
   const std::vector<Case> cases = {
@@ -65,6 +69,11 @@ TEST(StructureFields, MeanTheSameByAnyName) {
       {R"("structured_outputs":{"grammar":"root ::= \"a\""})", rules},
       {R"("guided_grammar":"root ::= \"a\"")", rules},
       {R"("grammar":"root ::= \"a\"")", rules},
+      {tag_as_format.c_str(), tag},
+      {tag_as_output.c_str(), tag},
+      {R"("structured_outputs":{"structural_tag":
+          "{\"type\":\"structural_tag\",\"format\":{\"type\":\"any_text\"}}"})",
+       tag},
   };
   for (const Case& c : cases) {
     const auto found = of_chat(c.members);
