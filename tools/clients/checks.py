@@ -103,7 +103,7 @@ class Server:
     def logged(self):
         return pathlib.Path(self.log.name).read_text(encoding="utf-8")
 
-    def check_statuses(self, path, want, seconds=5):
+    def check_statuses(self, path, want, seconds=60):
         """Of the answers that the log has for this path; a line comes after the last byte of its answer."""
         ends = time.monotonic() + seconds
         while len(lines := re.findall(rf" {path} (\d+) ", self.logged())) < len(want) and time.monotonic() < ends:

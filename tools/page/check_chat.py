@@ -14,6 +14,13 @@ from support import (ASK_CASTLE, CASTLE, LOOKS, Server, ask, check_axe, check_wi
 
 CHAT = "**/v1/chat/completions"
 
+# How many turns of the tab's conversation are kept; none while the last one is as an answer on its way.
+KEPT_TURNS = """async () => {
+  const key = sessionStorage.getItem('sluice-conversation');
+  const turns = (await (await import('/ui/store.js')).get('conversations', key))?.turns ?? [];
+  return turns.at(-1)?.note === 'Stopped' ? 0 : turns.length;
+}"""
+
 MARKDOWN = """## A heading
 
 Some *emphasis*, `code` and a [link](https://example.org/a?b=c).
@@ -80,8 +87,17 @@ class Chat:
 
     def await_kept(self, limit):
         """The browser closes the dialog first and keeps its values in a later task."""
-        kept = "limit => JSON.parse(localStorage.getItem('sluice-settings'))?.limit === limit"
-        self.page.wait_for_function(kept, arg=limit)
+        kept = "JSON.parse(localStorage.getItem('sluice-settings'))?.limit"
+        until(self.page, lambda: self.page.evaluate(kept) == limit, f"the limit {limit} is not kept")
+
+    def await_answers(self):
+        """The database takes an answer after the page has shown it; a reload in between would lose it."""
+        turns = self.page.locator(".turn").count()
+        until(self.page, lambda: self.page.evaluate(KEPT_TURNS) == turns, "the answers are not kept")
+
+    def expect_copied(self, holds):
+        """The browser fills the clipboard after the key is handled."""
+        until(self.page, lambda: holds(self.page.evaluate("navigator.clipboard.readText()")), "the copy is another")
 
     def settings(self):
         """They are kept, sent, and made anew by one button; the limit cuts and says so."""
@@ -136,10 +152,9 @@ class Chat:
         check_axe(page)
         answer.get_by_role("button", name="Copy code").focus()
         page.keyboard.press("Enter")
-        copied = page.evaluate("navigator.clipboard.readText()")
-        assert copied.startswith("def f(x):\n    return") and not copied.endswith("\n"), copied
+        self.expect_copied(lambda text: text.startswith("def f(x):\n    return") and not text.endswith("\n"))
         page.locator(".turn-actions").get_by_role("button", name="Copy the answer").click()
-        assert page.evaluate("navigator.clipboard.readText()") == MARKDOWN
+        self.expect_copied(lambda text: text == MARKDOWN)
         page.unroute(CHAT)
         page.click("#clear")
 
@@ -165,6 +180,7 @@ class Chat:
         assert page.evaluate("document.querySelectorAll('#stop').length") == 1
         check_width(page)
         page.unroute(CHAT)
+        self.await_answers()
         page.reload()  # the same from what the browser kept
         wait_ready(page)
         expect(page.locator(".answer").last).to_contain_text("<script>hurt()</script>")
@@ -211,6 +227,7 @@ class Chat:
         page = self.page
         ask(page, CASTLE + " " + ASK_CASTLE)
         ask(page, "And the second question?")
+        self.await_answers()
         page.reload()
         wait_ready(page)
         page.wait_for_selector("html[data-restored]")
@@ -250,6 +267,7 @@ class Chat:
         expect(tab.locator(".answer")).to_contain_text("7391846")
         tab.click("#clear")
         tab.click("#past summary")
+        expect(tab.locator("#past-list li", has_text="Anew")).to_have_count(1)  # the list is read anew
         rows = tab.locator("#past-list li").count()
         tab.locator("#past-list li", has_text="Anew").get_by_role("button", name="Delete").press("Enter")
         expect(tab.locator("#past-list li")).to_have_count(rows - 1)

@@ -8,8 +8,8 @@ import zipfile
 
 from playwright.sync_api import expect
 
-from support import (ASK_CASTLE, CASTLE, LOOKS, Server, ask, check_axe, check_width, free_port, open_page, upload,
-                     wait_ready)
+from support import (ASK_CASTLE, CASTLE, LOOKS, Server, ask, check_axe, check_width, free_port, open_page, until,
+                     upload, wait_ready)
 
 HTML = f"""<!doctype html><html><head><title>Castles</title><meta charset="iso-8859-1">
 <style>p {{ color: red }}</style><script>window.isHurt = true;</script></head>
@@ -86,8 +86,14 @@ def pdf_of(objects):
 
 KEPT = """async () => {
   const {key} = (await import('/ui/document.js')).current();
-  return (await (await import('/ui/held.js')).textOf(key)).text;
+  return (await (await import('/ui/held.js')).textOf(key))?.text ?? null;
 }"""
+
+
+def kept_text(page):
+    """The database takes the text after the page has shown its name."""
+    until(page, lambda: page.evaluate(KEPT) is not None, "the text is not kept")
+    return page.evaluate(KEPT)
 
 
 class Files:
@@ -121,7 +127,7 @@ class Files:
         upload(page, path)
         expect(page.locator("#loaded")).to_be_visible()
         expect(page.locator("#doc-name")).to_have_text(path.name)
-        text = page.evaluate(KEPT)
+        text = kept_text(page)
         answer, _ = ask(page, ASK_CASTLE)
         assert "7391846" in answer, answer
         page.click("#clear")
@@ -153,7 +159,7 @@ class Files:
         assert "cmaps.zip" not in asked, f"too early: {asked}"
         upload(page, self.write("japanese.pdf", pdf_of(JAPANESE)))
         expect(page.locator("#doc-name")).to_have_text("japanese.pdf")
-        text = page.evaluate(KEPT)
+        text = kept_text(page)
         assert text == "\u65e5\u672c" and "cmaps.zip" in asked, (text, asked)
         page.click("#remove")
         watch.check()
