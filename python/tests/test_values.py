@@ -83,6 +83,15 @@ def test_sizes_may_be_texts():
     assert (plan["max_model_len"], plan["kv_offload"]) == (8192, "chunked")
 
 
+@pytest.mark.parametrize(("kv_cache_dtype", "planned"), [("auto", "bf16"), ("bfloat16", "bf16"), ("fp8", "fp8_e4m3"),
+                                                         ("int8", "int8")])
+def test_kv_may_have_8_bits(kv_cache_dtype, planned):
+    options = {"kv_cache_dtype": kv_cache_dtype, **OPTIONS}
+    assert sluice.inspect(MODEL, **options)["plan"]["kv_cache_dtype"] == planned
+    (output,) = LLM(MODEL, **options).generate(PROMPTS[0], SamplingParams(max_tokens=4, ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 4
+
+
 def test_errors_have_classes_and_codes(llm):
     with pytest.raises(sluice.ModelError, match="no-such-model") as raised:
         LLM("no-such-model")

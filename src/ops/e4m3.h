@@ -1,9 +1,8 @@
-// e4m3 rows: the keys and values of KvElement::kE4m3, as they are rounded and as they are read.
+// e4m3: its numbers in KV of KvElement::kE4m3 (ops/kv_rounding.h has the rows) and in weights.
 //
-// A row is the key, or the value, of one token and KV head: numbers of e4m3 times one power of two,
-// the smallest with which the largest number of the row does not exceed 448. What a row stands for
-// is a normal bf16 or 0 in each number, since the scale stays where that is so; reading is thus
-// exact, and all arithmetic on KV is that of bf16. A row that is not finite becomes NaN as a whole.
+// A number of KV is one of e4m3 times the power of two of its row, the smallest with which the
+// largest number of the row does not exceed 448. That is a normal bf16 or 0, since the scale stays
+// where it is so; reading is thus exact, and all arithmetic on KV is that of bf16.
 //
 // Both directions are integer arithmetic on the bits of bf16, 16 bits wide and without branches, so
 // that the compiler turns loops over it into vectors. With magnitudes c of e4m3 and h of bf16, and
@@ -24,22 +23,20 @@ namespace {
 
 // A scale is a byte b for 2^(b - 127), the exponent of an f32. Below the least, numbers of a row
 // would be subnormal in bf16; with more than the largest, 448 times it would be no bf16: numbers
-// beyond saturate. NaN as a whole: the byte with which debug builds fill freed memory.
-inline constexpr uint32_t kLeastE4m3Scale = 11;
-inline constexpr uint32_t kLargestE4m3Scale = 246;
-inline constexpr uint32_t kNanE4m3Scale = 255;
+// beyond saturate.
+inline constexpr int32_t kLeastE4m3Scale = 11;
+inline constexpr int32_t kLargestE4m3Scale = 246;
 
 // The scale of a row whose largest magnitude is the bf16 of these bits, without the sign.
 // 448 = 1.75 * 2^8.
-inline constexpr uint32_t e4m3_scale_of(uint32_t largest) {
-  if (largest >= 0x7f80u) return kNanE4m3Scale;
-  const uint32_t exponent = (largest >> 7) + ((largest & 0x7fu) > 0x60u ? 1u : 0u);
-  const uint32_t scale = exponent < kLeastE4m3Scale + 8 ? kLeastE4m3Scale : exponent - 8;
-  return scale > kLargestE4m3Scale ? kLargestE4m3Scale : scale;
+inline constexpr uint8_t e4m3_scale_of(int16_t largest) {
+  const int32_t exponent = (largest >> 7) + ((largest & 0x7f) > 0x60 ? 1 : 0);
+  const int32_t scale = exponent < kLeastE4m3Scale + 8 ? kLeastE4m3Scale : exponent - 8;
+  return static_cast<uint8_t>(scale > kLargestE4m3Scale ? kLargestE4m3Scale : scale);
 }
 
 // h - t: the bits of bf16 of the smallest number of e4m3 with this scale.
-inline constexpr int16_t e4m3_origin(uint32_t scale) {
+inline constexpr int16_t e4m3_origin(int32_t scale) {
   return static_cast<int16_t>((scale - 9) << 7);
 }
 
@@ -54,7 +51,7 @@ inline constexpr int16_t rounded_shift(int16_t t) {
 }
 
 // Rounds a bf16 to nearest even; magnitudes above 448 times the scale become that. REQUIRES:
-// finite, and a scale that is not NaN's.
+// finite.
 inline constexpr uint8_t to_e4m3(uint16_t number, int16_t origin) {
   const auto t = static_cast<int16_t>(static_cast<int16_t>(number & 0x7fff) - origin);
   // Half of the smallest number is a tie, which goes to 0; what is above goes to the smallest.
@@ -75,32 +72,6 @@ inline constexpr uint16_t e4m3_to_bf16(uint8_t number, int16_t origin) {
   t = smaller_of(t, static_cast<int16_t>((code << 4) + 256));
   const auto magnitude = static_cast<int16_t>(code == 0 ? 0 : t + origin);
   return static_cast<uint16_t>((number & 0x80) << 8 | magnitude);
-}
-
-// Rounds a row of bf16 and returns its scale.
-inline uint8_t round_to_e4m3(const uint16_t* from, int32_t count, uint8_t* to) {
-  int16_t largest = 0;
-  for (int32_t d = 0; d < count; ++d) {
-    largest = larger_of(largest, static_cast<int16_t>(from[d] & 0x7fff));
-  }
-  const uint32_t scale = e4m3_scale_of(static_cast<uint32_t>(largest));
-  if (scale == kNanE4m3Scale) {
-    for (int32_t d = 0; d < count; ++d) to[d] = 0;
-  } else {
-    const int16_t origin = e4m3_origin(scale);
-    for (int32_t d = 0; d < count; ++d) to[d] = to_e4m3(from[d], origin);
-  }
-  return static_cast<uint8_t>(scale);
-}
-
-// The bf16 row that `from` with this scale stands for.
-inline void read_e4m3(const uint8_t* from, uint8_t scale, int32_t count, uint16_t* to) {
-  if (scale == kNanE4m3Scale) {
-    for (int32_t d = 0; d < count; ++d) to[d] = 0x7fc0;
-    return;
-  }
-  const int16_t origin = e4m3_origin(scale);
-  for (int32_t d = 0; d < count; ++d) to[d] = e4m3_to_bf16(from[d], origin);
 }
 
 }  // namespace

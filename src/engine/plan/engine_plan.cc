@@ -20,6 +20,7 @@
 #include "engine/plan/validate_options.h"
 #include "engine/plan/weight_kernels.h"
 #include "engine/speculation/draft_limits.h"
+#include "model/weights.h"
 
 namespace sluice {
 namespace {
@@ -93,9 +94,11 @@ int32_t num_blocks_in(size_t bytes, const EnginePlan& plan) {
       std::min<size_t>(bytes / plan.kv_layout.block_bytes_all_layers(), 1 << 26));
 }
 
-// Bytes of the device's budget beside all that is chosen so far.
+// Bytes of the device's budget beside all that is chosen so far; 0 if that exceeds it.
 size_t device_bytes_left(const PlanInput& input, const EnginePlan& plan) {
-  return device_bytes_left(plan.memory, memory_entries(input, plan));
+  const MemoryPlan taken{.entries = memory_entries(input, plan)};
+  const size_t budget = plan.memory.device_budget_bytes;
+  return budget - std::min(budget, taken.device_used_bytes());
 }
 
 // KV of max_num_seqs of the longest requests, since more could never be used; at most `cap`, or one
@@ -230,7 +233,8 @@ OnDevice choose_on_device(const PlanInput& input, const EnginePlan& plan) {
           .note = choice.note};
 }
 
-// Passes that cannot have resident blocks have fewer arrays, which is not used for more of them.
+// `plan` with what stays on the device. Its arrays are those of blocks that stay until this decides
+// otherwise; the few bytes that a plan without them saves remain free.
 EnginePlan with_residents(const PlanInput& input, EnginePlan plan) {
   const OnDevice on_device = choose_on_device(input, plan);
   plan.offloaded.blocks_stay = on_device.blocks_stay;
@@ -286,9 +290,9 @@ EnginePlan plan_mode(const PlanInput& input) {
 }
 
 // Slots much smaller than the default's make very many small transfers, each with its own events.
-void warn_of_tiny_slots(const PlanInput& input, EnginePlan& plan) {
+void warn_of_tiny_slots(const PlanTraits& traits, EnginePlan& plan) {
   constexpr int32_t kSensibleShare = 8;
-  const int32_t usual = input.traits().slot_tokens;
+  const int32_t usual = traits.slot_tokens;
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
   const int32_t slot_blocks = plan.offloaded.sizes.slot_blocks;
   const int32_t slot_tokens = slot_blocks * block_tokens;
@@ -361,15 +365,21 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
                             const PolicyPair& policies, const HostMemory& host) {
   validate_options(options);
   require_kernels(config, device);
+  const size_t weight_bytes = Weights::device_bytes(config, device);
   const MakePlan make = [&](const EngineOptions& changed) {
-    const bool for_longest = options.kv.offload == KvOffload::kAuto;
-    return plan_mode({changed, config, device, policies, host, for_longest});
+    return plan_mode({.options = changed,
+                      .config = config,
+                      .device = device,
+                      .policies = policies,
+                      .host = host,
+                      .weight_bytes = weight_bytes,
+                      .for_longest = options.kv.offload == KvOffload::kAuto});
   };
   EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
   check_method(options, policies, plan.kv_layout.block);
   warn_of_unused_offload(options, plan);
   if (offloads(plan)) {
-    warn_of_tiny_slots({options, config, device, policies, host}, plan);
+    warn_of_tiny_slots(plan_traits(device.kind()), plan);
     const TransferChoice transfers = choose_transfers(options, device);
     plan.offloaded.sizes.copy_run_bytes = transfers.copy_run_bytes;
     plan.link_bytes_per_second = transfers.link_bytes_per_second;

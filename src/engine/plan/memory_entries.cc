@@ -1,15 +1,12 @@
 // Asks each part of an engine what it will allocate.
 #include "engine/plan/memory_entries.h"
 
-#include <algorithm>
-
 #include "attention/block_summaries.h"
 #include "attention/pool_port.h"
 #include "engine/runner.h"
 #include "engine/sampling/adjustment_arrays.h"
 #include "engine/sampling/token_masks.h"
 #include "model/decoder.h"
-#include "model/weights.h"
 #include "ops/ops.h"
 
 namespace sluice {
@@ -36,7 +33,7 @@ class EntryList {
 // and sampling keep.
 void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) {
   const PassSizes& passes = plan.passes;
-  list.add("weights", "device", Weights::device_bytes(input.config, input.device));
+  list.add("weights", "device", input.weight_bytes);
   list.add("activations", "device", Decoder::scratch_bytes(input.config, passes.decoder));
   list.add_mirrored(
       "pass arrays",
@@ -77,12 +74,6 @@ std::vector<MemoryPlanEntry> memory_entries(const PlanInput& input, const Engine
   }
   add_summaries(input, plan, of_policies.summary_bytes, list);
   return list.take();
-}
-
-size_t device_bytes_left(const MemoryPlan& budget, const std::vector<MemoryPlanEntry>& entries) {
-  size_t used = 0;
-  for (const MemoryPlanEntry& entry : entries) used += entry.memory == "device" ? entry.bytes : 0;
-  return budget.device_budget_bytes - std::min(budget.device_budget_bytes, used);
 }
 
 }  // namespace sluice

@@ -17,7 +17,4 @@ namespace sluice {
 // passes, policies and offloaded of `plan`.
 std::vector<MemoryPlanEntry> memory_entries(const PlanInput& input, const EnginePlan& plan);
 
-// Bytes of the device's budget that these entries leave; 0 if they exceed it.
-size_t device_bytes_left(const MemoryPlan& budget, const std::vector<MemoryPlanEntry>& entries);
-
 }  // namespace sluice

@@ -18,6 +18,7 @@ struct PlanInput {
   Device& device;
   const PolicyPair& policies;
   const HostMemory& host;
+  size_t weight_bytes = 0;  // on the device; once for all plans of a search, since models have many
   // The KV cache has room for one longest request, even past the default's cap. Set for "auto".
   bool for_longest = false;
 

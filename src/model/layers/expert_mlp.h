@@ -1,6 +1,5 @@
 // ExpertMlp: a mixture of experts. A router chooses some of many MLPs for each row, and their
-// outputs are summed by its probabilities; of Qwen3-MoE,
-// Qwen2-MoE and Mixtral.
+// outputs are summed by its probabilities; of Qwen3-MoE, Qwen2-MoE and Mixtral.
 //
 // A kind of MLP of a layer (model/layer_spec.h). Thread rule: a value.
 #pragma once

@@ -28,6 +28,7 @@
 #include "ops/ops.h"
 #include "sluice/inspect.h"
 #include "sluice/llm.h"
+#include "support/fp8_models.h"
 #include "support/run_bits.h"
 #include "support/source_dir.h"
 #include "support/tiny_models.h"
@@ -254,6 +255,22 @@ TEST(Experts, AStackOfAnotherShapeIsNamed) {
   write_tensors(dir.path() / "model.safetensors", tensors, names_of(tensors));
   EXPECT_TRUE(contains(expect_error(ErrorCode::kModel, [&] { LLM llm(options_of(dir.path())); }),
                        "layers.3.mlp.experts.gate_up_proj\" has shape"));
+}
+
+TEST(Experts, AStackInFp8IsRefused) {
+  const TempDir dir;
+  nlohmann::json config = nlohmann::json::parse(read_file(path_of(kModel) / "config.json"));
+  config["quantization_config"] = testing::fp8_config(WeightScales::kRows);
+  config["quantization_config"]["ignore"] = {"lm_head",
+                                             "re:.*(self_attn|layers.1.mlp|mlp.gate$).*"};
+  write_file(dir.path() / "config.json", config.dump());
+  const Tensors stacks = stacked(read_tensors(path_of(kModel) / "model.safetensors"), "gate_proj",
+                                 "up_proj", "down_proj");
+  write_tensors(dir.path() / "model.safetensors", stacks, names_of(stacks));
+  const std::string error =
+      expect_error(ErrorCode::kUnsupported, [&] { LLM llm(options_of(dir.path())); });
+  EXPECT_TRUE(contains(error, "experts.gate_up_proj\" has all experts")) << error;
+  EXPECT_TRUE(contains(error, "take a model with a tensor for each expert")) << error;
 }
 
 // ---- Promises of the engine -------------------------------------------------------------------

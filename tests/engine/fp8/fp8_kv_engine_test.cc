@@ -294,14 +294,22 @@ TEST(Fp8KvEngine, PlansCountItsBytes) {
             size_t{2} * 2 * 2 * 33);
 }
 
-void expect_refused(const EngineOptions& options, std::string_view text) {
+void expect_refused(const EngineOptions& options, std::string_view text,
+                    const PlannedMachine& machine = {}) {
   try {
-    plan_memory(options);
+    plan_memory(options, machine);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     EXPECT_NE(error.message().find(text), std::string::npos) << error.message();
   }
+}
+
+TEST(Fp8KvEngine, Int8IsRefusedOnAGpu) {
+  EngineOptions options = tiny_options(kModel);
+  options.kv.cache_dtype = KvCacheDtype::kInt8;
+  expect_refused(options, "kv_cache_dtype is 'int8', for which there are no kernels on a GPU yet",
+                 {.gpu_bytes = size_t{24} << 30, .host_bytes = size_t{64} << 30});
 }
 
 TEST(Fp8KvEngine, IsRefusedWhereKeysHaveABias) {

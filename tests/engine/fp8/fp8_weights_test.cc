@@ -15,6 +15,7 @@
 #include "io/temp_dir.h"
 #include "model/weights.h"
 #include "ops/ops.h"
+#include "sluice/inspect.h"
 #include "support/fp8_models.h"
 #include "support/run_bits.h"
 #include "support/test_device.h"
@@ -221,6 +222,16 @@ TEST(Fp8Weights, WhatDoesNotFitTheConfigurationIsNamed) {
   write_fp8_model("qwen3-group2-tied", WeightScales::kRows, other.path(),
                   {{"quantization_config", testing::fp8_config(WeightScales::kTensor)}});
   EXPECT_TRUE(contains(error_of(ErrorCode::kModel, other), "weight_scale\" has shape"));
+}
+
+TEST(Fp8Weights, AGpuIsRefusedWithARemedy) {
+  const TempDir dir;
+  write_fp8_model("qwen3-group2-tied", WeightScales::kBlocks, dir.path());
+  const PlannedMachine machine{.gpu_bytes = size_t{24} << 30, .host_bytes = size_t{64} << 30};
+  const std::string error =
+      expect_error(ErrorCode::kUnsupported, [&] { plan_memory(options_of(dir), machine); });
+  EXPECT_TRUE(contains(error, "the weights are in FP8")) << error;
+  EXPECT_TRUE(contains(error, "--device cpu")) << error;
 }
 
 }  // namespace
