@@ -25,6 +25,7 @@ AttentionArgs Executor::args_of(const LayerInput& input, const AttentionBatch& b
                                 const KeyRun& run, const Selection& selection) {
   return {.q = input.q,
           .out = input.out,
+          .zones = input.zones,
           .scale = input.scale,
           .batch = batch,
           .kv = run.kv,

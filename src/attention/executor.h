@@ -55,8 +55,9 @@ PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs)
 // The queries and the output of one layer. Made by model/decoder.
 struct LayerInput {
   LayerId layer;
-  TensorView q;    // bf16 [num_rows, num_q_heads, head_dim], after rope; k and v are written
-  TensorView out;  // bf16, same shape; may be the memory of q
+  TensorView q;      // bf16 [num_rows, num_q_heads, head_dim], after rope; k and v are written
+  TensorView out;    // bf16, same shape; may be the memory of q
+  QueryZones zones;  // of rows past the first chunk of a model with dual chunk attention
   float scale = 1.0f;
 };
 

@@ -1,9 +1,9 @@
 // Chooses between the two kinds of residency, and sums what each allocates.
 #include "attention/make_residency.h"
 
-#include "attention/offload_executor.h"
 #include "attention/offloaded_kv.h"
 #include "attention/resident_kv.h"
+#include "attention/softmax_state.h"
 #include "kv/hot_page_cache.h"
 
 namespace sluice {
@@ -15,7 +15,13 @@ std::vector<MemoryNeed> residency_memory(const ResidencySizes& sizes) {
   const auto bytes_of = [&](int64_t num_blocks) {
     return static_cast<size_t>(num_blocks) * layout.block_bytes_all_layers();
   };
-  if (!sizes.offloaded) return {{"KV cache", "device", bytes_of(sizes.num_blocks)}};
+  const auto state_bytes = [&](int64_t num_rows) {
+    return SoftmaxState::bytes(num_rows, sizes.num_q_heads, layout.block.head_dim);
+  };
+  if (!sizes.offloaded) {
+    return {{"KV cache", "device", bytes_of(sizes.num_blocks)},
+            {"softmax state", "device", state_bytes(sizes.pass.zone_rows)}};
+  }
   const OffloadSizes& parts = sizes.offloaded->sizes;
   const size_t tail_bytes = bytes_of(parts.num_tails);
   const size_t resident_bytes = bytes_of(parts.num_resident_blocks);
@@ -23,9 +29,7 @@ std::vector<MemoryNeed> residency_memory(const ResidencySizes& sizes) {
   return {{"KV ring and stage", "device",
            OffloadEngine::device_bytes(layout, parts) - tail_bytes - resident_bytes - page_bytes},
           {"KV tails", "device", tail_bytes},
-          {"softmax state", "device",
-           OffloadExecutor::state_bytes(sizes.offloaded->state_rows, sizes.num_q_heads,
-                                        layout.block.head_dim)},
+          {"softmax state", "device", state_bytes(sizes.offloaded->state_rows)},
           {"resident KV blocks", "device", resident_bytes},
           {"hot KV pages", "device", page_bytes},
           {"KV host tier", "pinned", OffloadEngine::pinned_bytes(layout, parts)}};
@@ -41,7 +45,7 @@ std::unique_ptr<Residency> make_residency(PolicyPair& policies, Device& device, 
                                           const AllocationProgress& on_progress) {
   if (!sizes.offloaded) {
     return std::make_unique<ResidentKv>(policies, device, compute, sizes.layout, sizes.num_blocks,
-                                        sizes.pass);
+                                        sizes.pass, sizes.num_q_heads);
   }
   return std::make_unique<OffloadedKv>(policies, device, compute, sizes.layout, sizes.pass,
                                        *sizes.offloaded, sizes.num_q_heads, on_progress);

@@ -5,17 +5,8 @@
 #include <limits>
 #include <utility>
 
-#include "core/arena.h"
-
 namespace sluice {
 namespace {
-
-// The carried softmax state of the largest pass: accumulator, maximum and sum, all f32.
-AttentionState cut_state(Arena& arena, int64_t max_rows, int64_t num_q_heads, int64_t head_dim) {
-  return {.acc = arena.tensor(DType::kF32, {max_rows, num_q_heads, head_dim}),
-          .max = arena.tensor(DType::kF32, {max_rows, num_q_heads}),
-          .sum = arena.tensor(DType::kF32, {max_rows, num_q_heads})};
-}
 
 // The rows of one sequence of a pass.
 AttentionBatch batch_of(const AttentionPass& pass, int32_t seq_index) {
@@ -27,22 +18,11 @@ AttentionBatch batch_of(const AttentionPass& pass, int32_t seq_index) {
 
 }  // namespace
 
-size_t OffloadExecutor::state_bytes(int64_t max_rows, int64_t num_q_heads, int64_t head_dim) {
-  Arena plan;
-  cut_state(plan, max_rows, num_q_heads, head_dim);
-  return plan.used_bytes();
-}
-
 OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, int64_t max_rows,
                                  int64_t num_q_heads, Device& device)
     : Executor(policies, offload.layout()),
       offload_(offload),
-      state_memory_(
-          device.allocate(state_bytes(max_rows, num_q_heads, offload.layout().block.head_dim),
-                          MemoryKind::kDevice)) {
-  Arena arena(state_memory_.data(), state_memory_.size_bytes());
-  state_ = cut_state(arena, max_rows, num_q_heads, offload.layout().block.head_dim);
-}
+      state_(device, max_rows, num_q_heads, offload.layout().block.head_dim) {}
 
 // ---- Loads and gathers of a pass -------------------------------------------------------------
 
@@ -254,13 +234,12 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
   attend_own(stream, pass, part, input, selection, first);
 }
 
-// The carried state of this pass's rows; absent if the own blocks are the only run.
+// The carried state of this pass's rows; absent if the own blocks are the only run and have one
+// zone.
 AttentionState OffloadExecutor::state_of(const LayerInput& input) const {
-  if (kv_->history.empty() && source_ == HistorySource::kRuns) return {};
-  const int64_t rows = input.q.dim(0);
-  return {.acc = state_.acc.rows(0, rows),
-          .max = state_.max.rows(0, rows),
-          .sum = state_.sum.rows(0, rows)};
+  const bool is_one_run = kv_->history.empty() && source_ == HistorySource::kRuns;
+  if (is_one_run && !input.zones.present()) return {};
+  return state_.rows(input.q.dim(0));
 }
 
 // Attends to one run, in its slot or in its resident places, and gives the slot to the next load.
@@ -324,12 +303,14 @@ void OffloadExecutor::attend_copies(Stream& stream, const LayerInput& input,
 // since places are overwritten by copies on compute.
 void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
                                       const LayerInput& input, const Selection& selection) {
-  attention(stream, args_of(input, pass.batch,
-                            {.kv = offload_.places().all(input.layer),
-                             .kv_begin = kv_->history_begin,
-                             .kv_end = pass.kv_end,
-                             .block_table = kv_->block_places},
-                            selection));
+  AttentionArgs args = args_of(input, pass.batch,
+                               {.kv = offload_.places().all(input.layer),
+                                .kv_begin = kv_->history_begin,
+                                .kv_end = pass.kv_end,
+                                .block_table = kv_->block_places},
+                               selection);
+  if (input.zones.present()) args.state = state_of(input);
+  attention(stream, args);
 }
 
 // The last run: the blocks that the pass itself has written.

@@ -21,6 +21,7 @@
 
 #include "attention/executor.h"
 #include "attention/offloaded_pass.h"
+#include "attention/softmax_state.h"
 #include "kv/offload_engine.h"
 
 namespace sluice {
@@ -31,8 +32,6 @@ class OffloadExecutor final : public Executor {
   // REQUIRES: policies and offload outlive the executor.
   OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, int64_t max_rows,
                   int64_t num_q_heads, Device& device);
-
-  static size_t state_bytes(int64_t max_rows, int64_t num_q_heads, int64_t head_dim);
 
   // Whether passes of the phase gather listed pages instead of loading runs of history. (A pass in
   // place does neither.)
@@ -122,8 +121,7 @@ class OffloadExecutor final : public Executor {
   AttentionState state_of(const LayerInput& input) const;
 
   OffloadEngine& offload_;
-  Buffer state_memory_;
-  AttentionState state_;
+  SoftmaxState state_;
   const OffloadedPass* kv_ = nullptr;  // of the pass between begin_pass and end_pass
 
   std::vector<size_t> runs_;        // of kv_->history: those that each layer attends to

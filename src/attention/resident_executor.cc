@@ -13,12 +13,14 @@ void ResidentExecutor::for_each_key_run(Stream&, const AttentionPass&, const Pas
 
 void ResidentExecutor::walk(Stream& stream, const AttentionPass&, const PassPart& part,
                             const LayerInput& input, const Selection& selection) {
-  attend_keys(stream, args_of(input, part.batch,
-                              {.kv = pool_.layer(input.layer),
-                               .kv_begin = part.kv_begin,
-                               .kv_end = part.kv_end,
-                               .block_table = part.block_table},
-                              selection));
+  AttentionArgs args = args_of(input, part.batch,
+                               {.kv = pool_.layer(input.layer),
+                                .kv_begin = part.kv_begin,
+                                .kv_end = part.kv_end,
+                                .block_table = part.block_table},
+                               selection);
+  if (input.zones.present()) args.state = state_.rows(input.q.dim(0));
+  attend_keys(stream, args);
 }
 
 }  // namespace sluice

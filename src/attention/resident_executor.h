@@ -3,7 +3,10 @@
 // Part of ResidentKv. Thread rule: the engine's thread.
 #pragma once
 
+#include <utility>
+
 #include "attention/executor.h"
+#include "attention/softmax_state.h"
 #include "kv/block_memory.h"
 
 namespace sluice {
@@ -11,8 +14,8 @@ namespace sluice {
 class ResidentExecutor final : public Executor {
  public:
   // REQUIRES: policies and pool outlive the executor.
-  ResidentExecutor(PolicyPair& policies, DevicePool& pool)
-      : Executor(policies, pool.layout()), pool_(pool) {}
+  ResidentExecutor(PolicyPair& policies, DevicePool& pool, SoftmaxState state)
+      : Executor(policies, pool.layout()), pool_(pool), state_(std::move(state)) {}
 
   KvBlocksView write_target(const AttentionPass&, LayerId layer) override {
     return pool_.layer(layer);
@@ -28,6 +31,7 @@ class ResidentExecutor final : public Executor {
             const LayerInput& input, const Selection& selection) override;
 
   DevicePool& pool_;
+  SoftmaxState state_;  // of rows whose queries differ by zones
 };
 
 }  // namespace sluice

@@ -11,12 +11,14 @@
 namespace sluice {
 
 ResidentKv::ResidentKv(PolicyPair& policies, Device& device, Stream& compute,
-                       const KvLayout& layout, int32_t num_blocks, const PassLimits& limits)
+                       const KvLayout& layout, int32_t num_blocks, const PassLimits& limits,
+                       int64_t num_q_heads)
     : compute_(compute),
       limits_(limits),
       policies_(policies),
       pool_(device, layout, num_blocks),
-      executor_(policies, pool_) {
+      executor_(policies, pool_,
+                SoftmaxState(device, limits.zone_rows, num_q_heads, layout.block.head_dim)) {
   sequences_.reserve(static_cast<size_t>(limits.max_seqs));
 }
 

@@ -12,9 +12,10 @@ namespace sluice {
 
 class ResidentKv final : public Residency {
  public:
-  // Allocates the pool. REQUIRES: policies and compute outlive it. Errors: kDoesNotFit.
+  // Allocates the pool, and the state of zones for limits.zone_rows rows. REQUIRES: policies and
+  // compute outlive it. Errors: kDoesNotFit.
   ResidentKv(PolicyPair& policies, Device& device, Stream& compute, const KvLayout& layout,
-             int32_t num_blocks, const PassLimits& limits);
+             int32_t num_blocks, const PassLimits& limits, int64_t num_q_heads = 0);
 
   static size_t array_bytes(const PassLimits& limits);
 

@@ -7,6 +7,7 @@
 #include "device/host/host_memory.h"
 #include "engine/plan/engine_plan.h"
 #include "engine/plan/model_check.h"
+#include "engine/plan/weight_kernels.h"
 #include "io/model_directory.h"
 #include "kv/kv_layout.h"
 #include "model/model_config.h"
@@ -88,7 +89,8 @@ MemoryPlan plan_memory(const EngineOptions& options) {
   DeviceOptions device_options;
   device_options.num_threads = options.num_threads.value_or(0);
   const std::unique_ptr<Device> device = make_device(options.device, device_options);
-  const ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
+  ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
+  leave_out_without_kernels(config, *device);
   return make_engine_plan(options, config, *device, *make_policies(options)).memory;
 }
 
@@ -100,7 +102,8 @@ MemoryPlan plan_memory(const EngineOptions& options, const PlannedMachine& machi
   // Sizes of kernels are known in every build (ops/cuda/op_memory.h).
   AbsentGpu device(machine.gpu_bytes);
   const HostMemory host{.total_bytes = machine.host_bytes, .available_bytes = machine.host_bytes};
-  const ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
+  ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
+  leave_out_without_kernels(config, device);
   return make_engine_plan(elsewhere, config, device, *make_policies(elsewhere), host).memory;
 }
 

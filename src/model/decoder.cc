@@ -84,6 +84,16 @@ Decoder::Scratch Decoder::cut_scratch(Arena& arena, const ModelConfig& config,
   s.logit_rows = arena.tensor(DType::kBF16, {limits.max_logit_rows, hidden});
   s.logits = arena.tensor(DType::kF32, {limits.max_logit_rows, config.vocab_size});
   s.inv_freq = arena.tensor(DType::kF32, {head_dim / 2});
+  if (config.dual_chunk.present()) {
+    for (TensorView* angles : {&s.zones.own, &s.zones.before, &s.zones.far}) {
+      *angles = arena.tensor(DType::kF32, {rows, 2, head_dim / 2});
+    }
+    s.zones.no_rows = arena.tensor(DType::kI32, {rows});
+    for (TensorView* q : {&s.zones.queries.before, &s.zones.queries.far}) {
+      *q = arena.tensor(DType::kBF16, {rows, attention.num_q_heads, head_dim});
+    }
+    s.zones.queries.chunk_tokens = static_cast<int32_t>(config.dual_chunk.chunk_tokens());
+  }
   return s;
 }
 
@@ -109,6 +119,9 @@ Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Decode
   stream.copy({.dst = scratch_.inv_freq.bytes(),
                .src = reinterpret_cast<const std::byte*>(rope.inv_freq.data()),
                .num_bytes = scratch_.inv_freq.num_bytes()});
+  if (scratch_.zones.present()) {
+    stream.fill(scratch_.zones.no_rows.bytes(), scratch_.zones.no_rows.num_bytes(), 0xFF);  // -1
+  }
   stream.synchronize();  // the copy reads `rope`, which ends with this function
 }
 
@@ -124,10 +137,7 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
                   limits_.row_tile,
                   config_.num_layers(),
                   attention_share(*input.pass)};
-  rope_angles(stream, {.positions = input.positions,
-                       .inv_freq = scratch_.inv_freq,
-                       .attention_factor = attention_factor_,
-                       .cos_sin = scratch_.cos_sin.rows(0, num_rows)});
+  write_angles(pass);
   pass.for_each_tile([&](const Rows& rows) {
     embed(pass, rows);
     begin_layer(pass, LayerId(0), rows);
@@ -152,6 +162,31 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
     });
   }
   return project_logits(pass);
+}
+
+// Whether a row may lie past the first chunk. Passes before it have the bits of plain attention.
+bool Decoder::has_zones(const AttentionPass& pass) const {
+  return config_.dual_chunk.present() &&
+         pass.batch.max_kv_tokens > config_.dual_chunk.chunk_tokens();
+}
+
+// The angles that all layers share; those of zones where the pass has them.
+void Decoder::write_angles(const Pass& pass) const {
+  const DualChunk& dual_chunk = config_.dual_chunk;
+  const auto write = [&](const TensorView& cos_sin, RopeZone zone) {
+    rope_angles(pass.stream,
+                {.positions = pass.input.positions,
+                 .inv_freq = scratch_.inv_freq,
+                 .attention_factor = attention_factor_,
+                 .chunks = zone == RopeZone::kPlain ? RopeChunks() : dual_chunk.chunks(zone),
+                 .cos_sin = cos_sin.rows(0, pass.num_rows)});
+  };
+  const bool has_zones = this->has_zones(*pass.input.pass);
+  write(scratch_.cos_sin, has_zones ? RopeZone::kKeys : RopeZone::kPlain);
+  if (!has_zones) return;
+  write(scratch_.zones.own, RopeZone::kOwn);
+  write(scratch_.zones.before, RopeZone::kBefore);
+  write(scratch_.zones.far, RopeZone::kFar);
 }
 
 // Attention's share of the layers' multiply-adds; only progress reports depend on it. The context
@@ -179,6 +214,12 @@ const LayerSpec& Decoder::spec(LayerId layer) const {
 }
 
 LayerCall Decoder::call_of(const Pass& pass, LayerId layer) const {
+  ZoneCall zones;
+  if (has_zones(*pass.input.pass)) {
+    zones = scratch_.zones;
+    zones.queries.before = zones.queries.before.rows(0, pass.num_rows);
+    zones.queries.far = zones.queries.far.rows(0, pass.num_rows);
+  }
   return {.stream = pass.stream,
           .layer = layer,
           .kv_layer = spec(layer).kv_layer,
@@ -188,7 +229,8 @@ LayerCall Decoder::call_of(const Pass& pass, LayerId layer) const {
           .pass = *pass.input.pass,
           .kv = write_target_,
           .q = scratch_.q.rows(0, pass.num_rows),
-          .cos_sin = scratch_.cos_sin.rows(0, pass.num_rows)};
+          .cos_sin = scratch_.cos_sin.rows(0, pass.num_rows),
+          .zones = zones};
 }
 
 RowTile Decoder::tile_of(const Rows& rows, const TensorView& scratch) const {

@@ -76,12 +76,15 @@ class Decoder {
     TensorView logit_rows;  // bf16 [max_logit_rows, hidden]
     TensorView logits;      // f32 [max_logit_rows, vocab]
     TensorView inv_freq;    // f32 [head_dim / 2]: constant after construction
+    ZoneCall zones;         // of a model with dual chunk attention; no_rows is constant, too
   };
   struct Rows;  // of a tile
   struct Pass;  // the arguments of `forward`, and what is derived from them
 
   static Scratch cut_scratch(Arena& arena, const ModelConfig& config, const DecoderLimits& limits);
   double attention_share(const AttentionPass& pass) const;
+  bool has_zones(const AttentionPass& pass) const;
+  void write_angles(const Pass& pass) const;
   void embed(const Pass& pass, const Rows& rows);
   const LayerSpec& spec(LayerId layer) const;
   LayerCall call_of(const Pass& pass, LayerId layer) const;

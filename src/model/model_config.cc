@@ -217,15 +217,6 @@ void add_token_ids(const JsonObject& object, std::string_view key, ModelConfig& 
   }
 }
 
-// Warns of keys of config.json that change results only for long contexts.
-void warn_of_ignored_keys(const JsonObject& config, std::vector<std::string>& warnings) {
-  if (config.has("dual_chunk_attention_config")) {
-    warnings.push_back(fmt::format(
-        "{}: dual_chunk_attention_config is ignored; answers may get worse beyond its length",
-        config.name()));
-  }
-}
-
 // 0 fails: nucleus sampling would have no candidate.
 float read_top_p(const JsonObject& generation) {
   const double top_p = generation.get_double("top_p", 0.0, 1.0);
@@ -301,7 +292,7 @@ ModelConfig read_config(const JsonObject& config) {
   std::vector<int32_t> bos_ids;
   add_token_ids(config, "bos_token_id", model, bos_ids);
   if (!bos_ids.empty()) model.bos_id = bos_ids[0];
-  warn_of_ignored_keys(config, model.warnings);
+  model.dual_chunk = read_dual_chunk(config);
   return model;
 }
 

@@ -15,6 +15,7 @@
 #include "core/dtype.h"
 #include "core/kv_element.h"
 #include "io/model_directory.h"
+#include "model/dual_chunk.h"
 #include "model/layer_spec.h"
 #include "model/quantization.h"
 #include "model/rope_scaling.h"
@@ -49,6 +50,7 @@ struct ModelConfig {
 
   int64_t max_position_embeddings = 0;  // see max_positions()
   RopeConfig rope;
+  DualChunk dual_chunk;  // absent in most models
   WeightQuantization quantization;
   std::optional<DType> dtype;  // of the weights, if the file says; the tensors themselves decide
 

@@ -189,11 +189,6 @@ TEST_F(ModelFiles, AnEndTokenOfTheTokenizerThatEndsNothingIsSaid) {
   expect_warned("ends nothing: tokenizer.json has no such token");
 }
 
-TEST_F(ModelFiles, IgnoredAttentionKeysAreSaid) {
-  set("config.json", "dual_chunk_attention_config", {{"chunk_size", 1024}});
-  expect_warned("dual_chunk_attention_config is ignored");
-}
-
 TEST_F(ModelFiles, AShorterContextIsSaid) {
   set("config.json", "max_position_embeddings", 1000000);
   expect_warned("max_model_len is ");

@@ -201,16 +201,14 @@ TEST(ModelConfig, GenerationDefaultsMayMeanGreedyOrNoLimit) {
 }
 
 TEST(ModelConfig, WarnsOfWhatItIgnores) {
-  const ModelConfig model = parse_with_generation(
-      with(kQwen25_7B,
-           {{"dual_chunk_attention_config", {{"chunk_size", 262144}}}, {"eos_token_id", 200000}}),
-      R"({"no_repeat_ngram_size": 3, "num_beams": 1, "eos_token_id": 7})");
-  ASSERT_EQ(model.warnings.size(), 3u);
-  EXPECT_TRUE(contains(model.warnings[0], "dual_chunk_attention_config is ignored"));
-  EXPECT_EQ(model.warnings[1],
+  const ModelConfig model =
+      parse_with_generation(with(kQwen25_7B, {{"eos_token_id", 200000}}),
+                            R"({"no_repeat_ngram_size": 3, "num_beams": 1, "eos_token_id": 7})");
+  ASSERT_EQ(model.warnings.size(), 2u);
+  EXPECT_EQ(model.warnings[0],
             "generation_config.json: no_repeat_ngram_size 3 is not supported and is ignored");
   EXPECT_TRUE(
-      contains(model.warnings[2], "eos_token_id 200000 is outside of the vocabulary of 152064"));
+      contains(model.warnings[1], "eos_token_id 200000 is outside of the vocabulary of 152064"));
   EXPECT_EQ(model.eos_ids, (std::vector<int32_t>{7}));
 }
 

@@ -25,7 +25,7 @@ class ThreadTeam;
 // and ThreadSanitizer would not report a missing wait between them.
 class Task {
  public:
-  static constexpr size_t kInlineBytes = 320;
+  static constexpr size_t kInlineBytes = 352;
 
   Task() = default;
 

@@ -44,6 +44,34 @@ int64_t choose_max_model_len(const EngineOptions& options, const ModelConfig& co
   return asked;
 }
 
+// Whether requests may be longer than a chunk of dual chunk attention.
+bool has_zones(const ModelConfig& config, int64_t max_model_len) {
+  return config.dual_chunk.present() && max_model_len > config.dual_chunk.chunk_tokens();
+}
+
+// Errors: kInvalidArgument for blocks that do not divide a chunk; kUnsupported for policies, which
+// choose by the queries of a row's own chunk alone.
+void check_zones(const PlanInput& input, const EnginePlan& plan) {
+  const int64_t chunk_tokens = input.config.dual_chunk.chunk_tokens();
+  if (!has_zones(input.config, plan.max_model_len)) return;
+  const KvBlockShape& block = plan.kv_layout.block;
+  if (chunk_tokens % block.block_tokens != 0 || chunk_tokens % kMaskTileTokens != 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "block_size is {}, but the chunks of the model's dual chunk attention have {} tokens, "
+         "which "
+         "blocks must divide; choose a power of two that does, or a max_model_len of at most {}",
+         block.block_tokens, chunk_tokens, chunk_tokens);
+  }
+  for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
+    if (!policy->rule(block).selects()) continue;
+    fail(ErrorCode::kUnsupported,
+         "sparse_policy '{}' does not choose by the queries of dual chunk attention yet; take "
+         "'full', "
+         "or a max_model_len of at most {} tokens, the model's first chunk",
+         policy->name(), chunk_tokens);
+  }
+}
+
 // What memory there is, the layout of KV and the lengths of requests: what no other size changes.
 // Errors: kInvalidArgument for a length past the model's, and for pages that do not fit the blocks.
 EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {
@@ -54,6 +82,7 @@ EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {
   for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
     policy->rule(plan.kv_layout.block);  // throws where its pages do not fit
   }
+  check_zones(input, plan);
   plan.memory.block_size = plan.kv_layout.block.block_tokens;
   return plan;
 }
@@ -70,7 +99,8 @@ PassSizes choose_passes(const PlanInput& input, const EnginePlan& plan, int64_t 
                             .block_tokens = plan.kv_layout.block.block_tokens,
                             .max_model_len = max_model_len,
                             .scope_tokens = input.policies.prefill().prefill_scope_tokens(),
-                            .draft_rows = limits_of_drafts(input).max_rows()});
+                            .draft_rows = limits_of_drafts(input).max_rows(),
+                            .has_zones = has_zones(input.config, plan.max_model_len)});
 }
 
 // What the policies must provide for.
@@ -191,7 +221,7 @@ OffloadedLimits choose_offloaded(const PlanInput& input, const EnginePlan& plan)
                     .slot_blocks = choose_slot_blocks(input, plan),
                     .stage_blocks = stage_blocks,
                     .num_tails = choose_num_tails(input, plan)},
-          .state_rows = scheduler.max_rows_with_history,
+          .state_rows = std::max(scheduler.max_rows_with_history, plan.passes.limits.zone_rows),
           .blocks_stay = may_have_residents(input),
           .needs_block_ids = input.policies.needs_block_ids(plan.kv_layout.block)};
 }

@@ -52,6 +52,10 @@ std::map<std::string, std::string> model_fields(const ModelConfig& config) {
 std::vector<float> rope_values(const ModelConfig& config) {
   RopeFrequencies rope = rope_frequencies(config);
   rope.inv_freq.push_back(rope.attention_factor);
+  // Keys past the first chunk have other positions. Queries do not matter for what is stored.
+  if (config.dual_chunk.present()) {
+    rope.inv_freq.push_back(static_cast<float>(config.dual_chunk.chunk_tokens()));
+  }
   return rope.inv_freq;
 }
 

@@ -80,14 +80,39 @@ void Attention::begin(const LayerCall& call, const RowTile& tile, const Weights&
                                   .q_out = q,
                                   .kv = call.kv,
                                   .kv_rows = call.pass.kv_rows.rows(tile.begin, tile.count)});
+  if (call.zones.present()) rotate_zones(call, tile, weights, qkv);
   call.tap("q", tile.begin, q);
+}
+
+// Queries once more for each zone. The keys are written already: they have one rotation.
+void Attention::rotate_zones(const LayerCall& call, const RowTile& tile, const Weights& weights,
+                             const TensorView& qkv) const {
+  const ZoneCall& zones = call.zones;
+  const auto rotate = [&](const TensorView& cos_sin, const TensorView& q) {
+    rope_and_write_kv(call.stream, {.qkv = qkv,
+                                    .q_norm = weights.q_norm,
+                                    .k_norm = weights.k_norm,
+                                    .norm_eps = call.norm_eps,
+                                    .norm_channels = head_dim,
+                                    .cos_sin = cos_sin.rows(tile.begin, tile.count),
+                                    .q_out = q.rows(tile.begin, tile.count),
+                                    .kv = call.kv,
+                                    .kv_rows = zones.no_rows.rows(tile.begin, tile.count)});
+  };
+  rotate(zones.own, call.q);
+  rotate(zones.before, zones.queries.before);
+  rotate(zones.far, zones.queries.far);
 }
 
 // The scale uses the model's head_dim: padding channels add nothing to a score.
 void Attention::attend(const LayerCall& call) const {
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   call.executor.attend(call.stream, call.pass,
-                       {.layer = call.kv_layer, .q = call.q, .out = call.q, .scale = scale});
+                       {.layer = call.kv_layer,
+                        .q = call.q,
+                        .out = call.q,
+                        .zones = call.zones.queries,
+                        .scale = scale});
   call.tap("attn_out", 0, call.q);
 }
 

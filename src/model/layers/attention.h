@@ -69,6 +69,10 @@ struct Attention {
   void attend(const LayerCall& call) const;
   // After attention, for one tile: output projection.
   void finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
+
+ private:
+  void rotate_zones(const LayerCall& call, const RowTile& tile, const Weights& weights,
+                    const TensorView& qkv) const;
 };
 
 }  // namespace sluice

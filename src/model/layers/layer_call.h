@@ -10,12 +10,26 @@
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "model/tap.h"
+#include "ops/attention/attention.h"
 #include "ops/kv_blocks.h"
 
 namespace sluice {
 
 class Executor;
 struct AttentionPass;
+
+// Dual chunk attention in a pass with rows past the first chunk: the angles and the queries of the
+// zones of keys (ops/rows/rope.h).
+struct ZoneCall {
+  TensorView own;      // f32 [num_rows, 2, padded head_dim / 2]: angles of LayerCall::q, which have
+                       // the length factor that keys do not have
+  TensorView before;   // angles of `q_before`
+  TensorView far;      // angles of `q_far`
+  TensorView no_rows;  // i32 [num_rows], all -1: nothing is written
+  QueryZones queries;  // as LayerCall::q
+
+  bool present() const { return queries.present(); }
+};
 
 // One layer of a pass. All views are device memory.
 struct LayerCall {
@@ -31,6 +45,7 @@ struct LayerCall {
   KvBlocksView kv;            // where this layer's k and v go
   TensorView q;               // bf16 [num_rows, num_q_heads, padded head_dim], all rows of the pass
   TensorView cos_sin;         // f32 [num_rows, 2, padded head_dim / 2]
+  ZoneCall zones;             // absent: one zone
 
   // Captures rows as "layer.I.WHAT" if the sink wants them.
   void tap(const char* what, int64_t row_begin, const TensorView& rows) const;

@@ -104,12 +104,27 @@ void check_selection(const AttentionArgs& args, ShapeContract& shapes) {
   if (tiles->columns.present()) check_columns(args, tiles->columns, shapes);
 }
 
-// A call that is both first and last neither reads nor writes the carried state.
+// A call that is both first and last neither reads nor writes the carried state, unless it walks
+// zones one after the other.
 void check_state(const AttentionArgs& args, ShapeContract& shapes) {
-  if (args.first && args.last && !args.state.acc.present()) return;
+  const bool has_zones = args.zones.present();
+  if (args.first && args.last && !args.state.acc.present() && !has_zones) return;
   shapes.expect("state.acc", args.state.acc, DType::kF32, {"num_rows", "num_q_heads", "head_dim"});
   shapes.expect("state.max", args.state.max, DType::kF32, {"num_rows", "num_q_heads"});
   shapes.expect("state.sum", args.state.sum, DType::kF32, {"num_rows", "num_q_heads"});
+}
+
+void check_zones(const AttentionArgs& args, ShapeContract& shapes) {
+  const QueryZones& zones = args.zones;
+  if (!zones.present()) return;
+  shapes.expect("zones.before", zones.before, DType::kBF16,
+                {"num_rows", "num_q_heads", "head_dim"});
+  shapes.expect("zones.far", zones.far, DType::kBF16, {"num_rows", "num_q_heads", "head_dim"});
+  shapes.require(zones.chunk_tokens > 0 && zones.chunk_tokens % kMaskTileTokens == 0 &&
+                     zones.chunk_tokens % args.kv.shape.block_tokens == 0,
+                 "zones.chunk_tokens must be a multiple of block_tokens and kMaskTileTokens");
+  const MaskedTiles* tiles = masked_in(args.selection);
+  shapes.require(tiles == nullptr || !tiles->columns.present(), "columns have no zones");
 }
 
 }  // namespace
@@ -126,6 +141,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
   check_kv(args, shapes);
   check_selection(args, shapes);
   check_state(args, shapes);
+  check_zones(args, shapes);
   ops_of(stream.device()).attention(stream, args);
 }
 

@@ -148,9 +148,21 @@ struct AttentionBatch {
   int32_t max_kv_tokens = 0;  // longest context, rows included, or more; no run is longer
 };
 
+// Queries for keys of other chunks than the row's own, where keys repeat their positions every
+// chunk_tokens (ops/rows/rope.h, RopeZone). A row of chunk m has `q` for keys from m * chunk_tokens
+// on, `before` for those of chunk m - 1, and `far` for all before it. Not with columns.
+struct QueryZones {
+  TensorView before;         // bf16, as q
+  TensorView far;            // bf16, as q
+  int32_t chunk_tokens = 0;  // a multiple of block_tokens and of kMaskTileTokens
+
+  bool present() const { return before.present(); }
+};
+
 struct AttentionArgs {
   TensorView q;        // bf16 [num_rows, num_q_heads, head_dim], after rope
   TensorView out;      // bf16 [num_rows, num_q_heads, head_dim]; written when `last`
+  QueryZones zones;    // absent: `q` for all keys; present: `state` is, too
   float scale = 1.0f;  // score = scale * q.k
 
   AttentionBatch batch;
@@ -184,10 +196,10 @@ struct AttentionArgs {
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Aliasing: `out` may be the memory of `q`.
 // Errors: on CUDA the call throws kUnsupported for gathered pages with several rows a sequence, in
-// prefill and with a mask for a scale that is not above 0, and for more columns and query tiles
-// than its scratch has room for (64 MiB: 8192 query tiles of 8 list heads with 6K columns each). On
-// CUDA a stream whose first call is captured has an asynchronous kDevice (prepare_ops).
-// Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
+// prefill and with a mask for a scale that is not above 0, with zones, and for more columns and
+// query tiles than its scratch has room for (64 MiB: 8192 query tiles of 8 list heads with 6K
+// columns each). On CUDA a stream whose first call is captured has an asynchronous kDevice
+// (prepare_ops). Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);
 

@@ -12,6 +12,10 @@ void rope_angles(Stream& stream, const RopeAnglesArgs& args) {
   shapes.expect("positions", args.positions, DType::kI32, {"m"});
   shapes.expect("inv_freq", args.inv_freq, DType::kF32, {"head_dim / 2"});
   shapes.expect("cos_sin", args.cos_sin, DType::kF32, {"m", "2", "head_dim / 2"});
+  shapes.require(
+      args.chunks.zone == RopeZone::kPlain ||
+          (args.chunks.chunk_tokens > 0 && args.chunks.chunk_size >= args.chunks.chunk_tokens),
+      "chunks must have chunk_tokens, at most chunk_size");
   ops_of(stream.device()).rope_angles(stream, args);
 }
 

@@ -4,28 +4,49 @@
 // Thread rule: enqueue only.
 #pragma once
 
+#include <cstdint>
+
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "ops/kv_blocks.h"
 
 namespace sluice {
 
+// Which position is rotated where keys repeat their positions every chunk_tokens (dual chunk
+// attention). Of a row at position p with r = p % chunk_tokens:
+//   kPlain       p
+//   kKeys        r: keys, and queries of keys in their own chunk (kOwn)
+//   kBefore      min(r + chunk_tokens, chunk_size): queries of keys in the chunk before
+//   kFar         min(2 * chunk_tokens - 1, chunk_size): queries of all keys before that
+enum class RopeZone : uint8_t { kPlain, kKeys, kOwn, kBefore, kFar };
+
+struct RopeChunks {
+  RopeZone zone = RopeZone::kPlain;
+  int32_t chunk_tokens = 0;
+  int32_t chunk_size = 0;
+  // Not 0: cos and sin of a row at position p are multiplied by f^2, where f is 1 + 0.1 ln((p + 1)
+  // / factor_from), at least 1. On queries alone, so that keys do not depend on a prompt's length.
+  int32_t factor_from = 0;
+};
+
 struct RopeAnglesArgs {
   TensorView positions;           // i32 [m], absolute
   TensorView inv_freq;            // f32 [head_dim / 2]
   float attention_factor = 1.0f;  // YaRN's scale of cos and sin
-  TensorView cos_sin;             // f32 [m, 2, head_dim / 2]: cosines, then sines
+  RopeChunks chunks;
+  TensorView cos_sin;  // f32 [m, 2, head_dim / 2]: cosines, then sines
 };
 
-// cos_sin[i] = attention_factor * {cos, sin}(float(positions[i]) * inv_freq). Shared by all layers
-// of the pass.
+// cos_sin[i] = attention_factor * {cos, sin}(float(positions[i]) * inv_freq), of the position that
+// `chunks` makes of it. Shared by all layers of the pass.
 // Shapes: positions [m], inv_freq [head_dim / 2], cos_sin [m, 2, head_dim / 2].
 // Types: the angle is a product in f32, as in transformers; its sine and cosine are those of that
 // f32 number, however large the position is.
 // Aliasing: `cos_sin` overlaps nothing.
 // Order: enqueue only.
-// Errors: those of every op (ops/ops.h).
-// Source: Su et al. 2021, arXiv 2104.09864; the factor: Peng et al. 2023, arXiv 2309.00071 (YaRN).
+// Errors: those of every op (ops/ops.h); on CUDA kUnsupported, thrown by the call, for chunks.
+// Source: Su et al. 2021, arXiv 2104.09864; chunks: An et al. 2024, arXiv 2402.17463; the factor:
+// Peng et al. 2023, arXiv 2309.00071 (YaRN).
 void rope_angles(Stream& stream, const RopeAnglesArgs& args);
 
 struct RopeAndWriteKvArgs {

@@ -56,6 +56,11 @@ struct AttentionCall {
   int32_t num_words;
 
   ColumnsCall columns;  // of the call with `last`
+
+  // AttentionArgs::zones; null: one zone.
+  const uint16_t* q_before;
+  const uint16_t* q_far;
+  int32_t chunk_tokens;
 };
 
 void set_pages(const PageList& pages, AttentionCall& call) {
@@ -134,6 +139,11 @@ AttentionCall make_call(const AttentionArgs& args) {
   if (args.block_table.present()) {
     item.block_table = args.block_table.data<int32_t>();
     call.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
+  }
+  if (args.zones.present()) {
+    call.q_before = reinterpret_cast<const uint16_t*>(args.zones.before.bytes());
+    call.q_far = reinterpret_cast<const uint16_t*>(args.zones.far.bytes());
+    call.chunk_tokens = args.zones.chunk_tokens;
   }
   set_selection(args, call);
   return call;
@@ -255,6 +265,78 @@ RowCut cut_rows(const AttentionCall& call, const AttentionKernel& kernel, int nu
   return {rows, runs_per_q_page, runs_per_q_page * max_q_pages};
 }
 
+// Rows [begin, begin + count) of an item.
+AttentionItem rows_of(const AttentionItem& item, int32_t begin, int32_t count) {
+  AttentionItem part = item;
+  part.q += begin * item.row_stride;
+  part.out += begin * item.row_stride;
+  if (part.acc != nullptr) {
+    part.acc += begin * item.row_stride;
+    part.max += begin * item.state_stride;
+    part.sum += begin * item.state_stride;
+  }
+  part.first_pos += begin;
+  part.num_rows = count;
+  return part;
+}
+
+// The item with the tokens [begin, end) of its run alone. REQUIRES: begin is that of a block, and
+// not before the run's.
+AttentionItem tokens_of(const AttentionItem& item, int32_t begin, int32_t end) {
+  AttentionItem part = item;
+  if (part.block_table != nullptr && !part.is_by_entry) {
+    part.block_table += (begin - item.kv_begin) / item.block_tokens;
+  }
+  part.kv_begin = begin;
+  part.kv_end = end;
+  return part;
+}
+
+// Walks the zones of rows of one chunk in ascending order of keys, each with its queries; the state
+// is carried from one to the next, so the arithmetic is that of one walk. Zones without a token of
+// the run are left out. `q_offset`: of the item's rows and heads in q.
+void run_zones(const AttentionCall& call, const AttentionItem& item, int64_t q_offset,
+               const AttentionKernel& kernel, std::byte* scratch) {
+  const int32_t own = item.first_pos / call.chunk_tokens * call.chunk_tokens;
+  const int32_t before = std::max(0, own - call.chunk_tokens);
+  struct Zone {
+    const uint16_t* q;
+    int32_t begin;
+    int32_t end;
+  };
+  const Zone all[] = {{call.q_far + q_offset, 0, before},
+                      {call.q_before + q_offset, before, own},
+                      {item.q, own, std::numeric_limits<int32_t>::max()}};
+  Zone zones[3];
+  int num_zones = 0;
+  for (Zone zone : all) {
+    zone.begin = std::max(zone.begin, item.kv_begin);
+    zone.end = std::min(zone.end, item.kv_end);
+    if (zone.begin < zone.end) zones[num_zones++] = zone;
+  }
+  if (num_zones == 0) return kernel.run(item, scratch);  // may still write the output
+  for (int i = 0; i < num_zones; ++i) {
+    AttentionItem part = tokens_of(item, zones[i].begin, zones[i].end);
+    part.q = zones[i].q;
+    part.first = item.first && i == 0;
+    part.last = item.last && i == num_zones - 1;
+    kernel.run(part, scratch);
+  }
+}
+
+// Runs an item, whose rows may lie in several chunks.
+void run_item(const AttentionCall& call, const AttentionItem& item, const AttentionKernel& kernel,
+              std::byte* scratch) {
+  if (call.q_before == nullptr) return kernel.run(item, scratch);
+  for (int32_t row = 0; row < item.num_rows;) {
+    const int32_t position = item.first_pos + row;
+    const int32_t left = call.chunk_tokens - position % call.chunk_tokens;
+    const AttentionItem rows = rows_of(item, row, std::min(item.num_rows - row, left));
+    run_zones(call, rows, rows.q - call.item.q, kernel, scratch);
+    row += rows.num_rows;
+  }
+}
+
 // Bytes of the room of an item that reads another element than bf16; 0: KV is bf16.
 size_t room_bytes_of(const AttentionItem& item) {
   if (item.element == KvElement::kBFloat16) return 0;
@@ -283,7 +365,7 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
     scratch += room_bytes;
     const AttentionItem columns = columns_of(call.columns, item, kv_head, scratch);
     if (columns.kv_end > 0) item.columns = &columns;
-    kernel.run(item, scratch + columns_bytes);
+    run_item(call, item, kernel, scratch + columns_bytes);
   });
 }
 

@@ -3,6 +3,7 @@
 // Fused because q and k of a row are then read once, and k goes to its KV block without another
 // copy. Thread rule: enqueue only; rows run on the stream's team, which is safe since no two rows
 // of a call write the same KV entry.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -23,7 +24,30 @@ struct AnglesCall {
   int64_t num_rows;
   int64_t half;  // head_dim / 2
   float attention_factor;
+  RopeChunks chunks;
 };
+
+// The position that is rotated.
+int32_t rotated_position(const RopeChunks& chunks, int32_t position) {
+  if (chunks.zone == RopeZone::kPlain) return position;
+  const int32_t in_chunk = position % chunks.chunk_tokens;
+  switch (chunks.zone) {
+    case RopeZone::kBefore:
+      return std::min(in_chunk + chunks.chunk_tokens, chunks.chunk_size);
+    case RopeZone::kFar:
+      return std::min(2 * chunks.chunk_tokens - 1, chunks.chunk_size);
+    default:
+      return in_chunk;
+  }
+}
+
+// f^2 of RopeChunks::factor_from; exactly 1 up to there.
+float length_factor(const RopeChunks& chunks, int32_t position) {
+  if (chunks.factor_from == 0 || position < chunks.factor_from) return 1.0f;
+  const double length = position + 1.0;
+  const double factor = 1.0 + 0.1 * std::log(length / chunks.factor_from);
+  return static_cast<float>(factor * factor);
+}
 
 // std::cos and std::sin of a float reduce any argument exactly enough (glibc does it in double),
 // which matters: at position 1,000,000 the angle has only 4 bits after the point.
@@ -31,10 +55,12 @@ void angle_rows(const AnglesCall& call, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     float* cosines = call.cos_sin + row * 2 * call.half;
     float* sines = cosines + call.half;
+    const auto position = static_cast<float>(rotated_position(call.chunks, call.positions[row]));
+    const float scale = call.attention_factor * length_factor(call.chunks, call.positions[row]);
     for (int64_t i = 0; i < call.half; ++i) {
-      const float angle = static_cast<float>(call.positions[row]) * call.inv_freq[i];
-      cosines[i] = call.attention_factor * std::cos(angle);
-      sines[i] = call.attention_factor * std::sin(angle);
+      const float angle = position * call.inv_freq[i];
+      cosines[i] = scale * std::cos(angle);
+      sines[i] = scale * std::sin(angle);
     }
   }
 }
@@ -124,6 +150,7 @@ void CpuOps::rope_angles(Stream& stream, const RopeAnglesArgs& args) const {
       .num_rows = args.positions.dim(0),
       .half = args.inv_freq.dim(0),
       .attention_factor = args.attention_factor,
+      .chunks = args.chunks,
   };
   as_cpu(stream).submit("rope_angles", [call](ThreadTeam& team) {
     // A sine and a cosine cost about as much as 32 elements of a memory-bound op.

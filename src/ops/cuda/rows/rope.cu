@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/error.h"
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
@@ -266,6 +267,9 @@ void launch_rope(CudaStream& stream, const RopeCall& call) {
 }  // namespace
 
 void CudaOps::rope_angles(Stream& on, const RopeAnglesArgs& args) const {
+  if (args.chunks.zone != RopeZone::kPlain) {
+    fail(ErrorCode::kUnsupported, "rope_angles on CUDA has no chunks; use the device 'cpu'");
+  }
   CudaStream& stream = as_cuda(on);
   const AnglesCall call{
       .positions = args.positions.data<int32_t>(),
