@@ -77,9 +77,9 @@ struct CublasLtMatmul::Plan {
                    "cublasLtMatmulDescCreate");
     set_desc(desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (shape.has_bias) set_desc(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    make_layout(weight, CUDA_R_16BF, shape.k, shape.n);
-    make_layout(x, CUDA_R_16BF, shape.k, shape.m);
-    make_layout(out, cuda_type(shape.out), shape.n, shape.m);
+    make_layout(weight, CUDA_R_16BF, shape.k, shape.n, shape.k);
+    make_layout(x, CUDA_R_16BF, shape.k, shape.m, shape.k);
+    make_layout(out, cuda_type(shape.out), shape.n, shape.m, shape.out_stride);
   }
   ~Plan() {
     const CublasLtLibrary& lt = cublaslt();
@@ -92,11 +92,10 @@ struct CublasLtMatmul::Plan {
   Plan& operator=(const Plan&) = delete;
 
  private:
-  // Without padding: the leading dimension is the number of rows.
   static void make_layout(cublasLtMatrixLayout_t& layout, cudaDataType_t type, int64_t rows,
-                          int64_t columns) {
+                          int64_t columns, int64_t stride) {
     check_cublaslt(cublaslt().layout_create(&layout, type, static_cast<uint64_t>(rows),
-                                            static_cast<uint64_t>(columns), rows),
+                                            static_cast<uint64_t>(columns), stride),
                    "cublasLtMatrixLayoutCreate");
   }
 };
@@ -111,10 +110,11 @@ CublasLtMatmul::~CublasLtMatmul() {
   cublaslt().destroy(handle_);
 }
 
-void CublasLtMatmul::run(cudaStream_t stream, const MatmulArgs& args) {
+void CublasLtMatmul::run(cudaStream_t stream, const MatmulArgs& args, int64_t out_stride) {
   const Shape shape{.m = args.x.dim(0),
                     .n = args.weight.num_rows,
                     .k = args.weight.num_cols,
+                    .out_stride = out_stride > 0 ? out_stride : args.weight.num_rows,
                     .out = args.out.dtype(),
                     .has_bias = args.bias.present(),
                     .alignment_bytes = alignment_of(args)};

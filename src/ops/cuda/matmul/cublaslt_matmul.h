@@ -29,13 +29,15 @@ class CublasLtMatmul {
   // out = x * weight^T (+ bias). May be captured in a graph.
   // REQUIRES: k and n are multiples of 8, all memory is aligned to 16 bytes; a bias comes with
   // bf16. Cost: the first product of a shape asks the library for an algorithm.
+  // `out_stride`: elements from a row of out to the next, if it has more columns than the product.
   // Errors: throws kDevice when the library has no algorithm.
-  void run(cudaStream_t stream, const MatmulArgs& args);
+  void run(cudaStream_t stream, const MatmulArgs& args, int64_t out_stride = 0);
 
  private:
   // The key of a plan: everything that the choice of an algorithm may depend on.
   struct Shape {
     int64_t m, n, k;
+    int64_t out_stride;
     DType out;
     bool has_bias;
     int32_t alignment_bytes;  // of all operands: 16 or 256
