@@ -44,7 +44,7 @@ class KvScratch final : public CudaOpState {
   KvScratch(CudaStream& stream, size_t num_bytes);
 
   std::byte* data() const { return memory_.data(); }
-  size_t num_bytes() const { return memory_.size(); }
+  size_t num_bytes() const { return memory_.size_bytes(); }
 
  private:
   Buffer memory_;
