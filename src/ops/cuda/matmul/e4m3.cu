@@ -39,6 +39,9 @@ struct Lane {
 struct Scales {
   const float* first;
   int32_t per_row;  // 1: one for all columns
+  int64_t num_rows;
+
+  __device__ float of(int64_t row, int32_t group) const { return first[group * num_rows + row]; }
 };
 
 // What a kernel gets.
@@ -83,8 +86,7 @@ struct CodeRound {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int64_t row = lane.template row<kTiles>(tile, lane.pair_row + i);
-          scales[c][tile][i] =
-              row < call.n && column < call.k ? all.first[row * all.per_row + group] : 0.0f;
+          scales[c][tile][i] = row < call.n && column < call.k ? all.of(row, group) : 0.0f;
         }
       }
     }
@@ -214,10 +216,9 @@ __global__ void __launch_bounds__(128) any_e4m3_product(SkinnyCall call, Scales 
   if (row >= call.m) return;
   const uint16_t* x = call.x + row * call.k;
   const uint8_t* weight = static_cast<const uint8_t*>(call.weight) + n * call.k;
-  const float* of_row = scales.first + n * scales.per_row;
   float sum = 0.0f;
   for (int i = threadIdx.x % kWarpThreads; i < call.k; i += kWarpThreads) {
-    const float scale = of_row[scales.per_row == 1 ? 0 : i / kGroup];
+    const float scale = scales.of(n, scales.per_row == 1 ? 0 : i / kGroup);
     sum += bf16_to_float(x[i]) * read_e4m3(weight[i], e4m3_factors(kExponentOfOne)) * scale;
   }
   sum = group_sum<kWarpThreads>(sum);
@@ -241,7 +242,7 @@ __global__ void __launch_bounds__(256) convert_codes(ConvertCall call) {
   const int64_t row = piece / call.pieces_per_row;
   const auto column = static_cast<int32_t>(piece % call.pieces_per_row) * 16;
   const int32_t group = call.scales.per_row == 1 ? 0 : column / kGroup;
-  const float scale = call.scales.first[row * call.scales.per_row + group];
+  const float scale = call.scales.of(row, group);
   const uint4 codes = *reinterpret_cast<const uint4*>(call.codes + piece * 16);
   const uint2 halves[2] = {{codes.x, codes.y}, {codes.z, codes.w}};
   auto* to = reinterpret_cast<Bf16x8*>(call.to + piece * 16);
@@ -257,7 +258,8 @@ __global__ void __launch_bounds__(256) convert_codes(ConvertCall call) {
 
 Scales scales_of(const PackedWeight& weight) {
   return {.first = e4m3_scales(weight),
-          .per_row = static_cast<int32_t>(scales_per_row(weight.format, weight.num_cols))};
+          .per_row = static_cast<int32_t>(scales_per_row(weight.format, weight.num_cols)),
+          .num_rows = weight.num_rows};
 }
 
 SkinnyCall make_call(const MatmulArgs& args) {
@@ -300,7 +302,7 @@ void convert_e4m3(CudaStream& stream, const PackedWeight& weight, int64_t row_be
       .to = reinterpret_cast<uint16_t*>(to),
       .num_pieces = num_rows * weight.num_cols / 16,
       .pieces_per_row = static_cast<int32_t>(weight.num_cols / 16)};
-  call.scales.first += row_begin * call.scales.per_row;
+  call.scales.first += row_begin;
   const auto num_blocks = static_cast<unsigned>((call.num_pieces + 255) / 256);
   convert_codes<<<num_blocks, 256, 0, stream.handle()>>>(call);
 }

@@ -1,7 +1,9 @@
-// Products with weights in e4m3 (WeightFormat): codes row by row, then the scales of all rows.
+// Products with weights in e4m3 (WeightFormat): codes row by row, then the scales of each group of
+// columns, row by row.
 //
-// Up to 16 rows of x the codes are converted in registers; for more, parts of the weight become
-// bf16 in a scratch, which the library multiplies. Used by matmul/matmul.cc. Thread rule: enqueue
+// Up to 16 rows of x the codes are converted in registers. For more, the library multiplies e4m3 by
+// e4m3 where it can (matmul/quantize_rows.h), else parts of the weight that become bf16 in a
+// scratch. Used by matmul/matmul.cc. Thread rule: enqueue
 // only.
 #pragma once
 
@@ -19,7 +21,7 @@ class CudaStream;
 
 namespace cuda {
 
-// Where the scales of a weight begin: f32 [num_rows, scales_per_row].
+// Where the scales of a weight begin: f32 [scales_per_row, num_rows], as cuBLASLt reads them.
 inline float* e4m3_scales(const PackedWeight& weight) {
   const int64_t num_codes = (weight.num_rows * weight.num_cols + 15) / 16 * 16;
   return reinterpret_cast<float*>(weight.data + num_codes);

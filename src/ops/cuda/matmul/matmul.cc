@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/matmul/e4m3.h"
+#include "ops/cuda/matmul/quantize_rows.h"
 #include "ops/cuda/matmul/skinny.h"
 #include "ops/cuda/matmul/state.h"
 
@@ -73,14 +74,57 @@ void multiply_converted(CudaStream& stream, cudaStream_t handle, const MatmulArg
   if (adds_bias) add_bias(stream, args.bias, args.out);
 }
 
+// Rows of x that the library multiplies as e4m3 at a time: as many as the scratch holds.
+int64_t quantized_rows_at_once(const PackedWeight& weight) {
+  const int64_t most =
+      static_cast<int64_t>(kConvertedBytes) / quantized_row_bytes(weight.format, weight.num_cols);
+  return most / 128 * 128;
+}
+
+// Multiplies rows of x from the first on as e4m3, in sixteens. Returns how many: 0 if the library
+// has no algorithm.
+int64_t multiply_quantized(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  const PackedWeight& weight = args.weight;
+  const int64_t at_once = quantized_rows_at_once(weight);
+  const int64_t num_rows = args.x.dim(0) / 16 * 16;
+  const bool adds_bias = args.bias.present() && args.out.dtype() == DType::kF32;
+  std::byte* const codes = matmul_state(stream).converted();
+  for (int64_t begin = 0; begin < num_rows; begin += at_once) {
+    const int64_t count = std::min(at_once, num_rows - begin);
+    auto* const scales = reinterpret_cast<float*>(codes + count * weight.num_cols);
+    quantize_rows(stream, weight.format, args.x.rows(begin, count),
+                  {.codes = codes, .scales = scales});
+    const bool is_done = matmul_state(stream).library().run_scaled(
+        handle, {.codes = codes,
+                 .scales = scales,
+                 .num_rows = count,
+                 .weight = weight,
+                 .weight_scales = e4m3_scales(weight),
+                 .bias = adds_bias ? TensorView() : args.bias,
+                 .out = args.out.rows(begin, count)});
+    if (!is_done) return begin;
+  }
+  if (adds_bias) add_bias(stream, args.bias, args.out.rows(0, num_rows));
+  return num_rows;
+}
+
 // As `multiply` for weights in e4m3.
 void multiply_e4m3(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
   const bool vectors = has_e4m3_vectors(args.x, args.weight);
-  if (vectors && args.x.dim(0) <= kMaxSkinnyRows) return matmul_skinny_e4m3(stream, args);
-  const bool fits_library = vectors && args.weight.num_rows % 8 == 0 &&
+  const int64_t num_rows = args.x.dim(0);
+  if (vectors && num_rows <= kMaxSkinnyRows) return matmul_skinny_e4m3(stream, args);
+  const bool fits_library = vectors && args.weight.num_rows % 16 == 0 &&
                             args.weight.num_cols * 16 <= static_cast<int64_t>(kConvertedBytes) &&
                             is_multiple_of_16(args.out.bytes());
-  fits_library ? multiply_converted(stream, handle, args) : matmul_any_e4m3(stream, args);
+  if (!fits_library) return matmul_any_e4m3(stream, args);
+  int64_t num_done = 0;
+  if (args.weight.num_cols % kScaleGroup == 0) num_done = multiply_quantized(stream, handle, args);
+  if (num_done == num_rows) return;
+  MatmulArgs rest = args;
+  rest.x = args.x.rows(num_done, num_rows - num_done);
+  rest.out = args.out.rows(num_done, num_rows - num_done);
+  rest.x.dim(0) <= kMaxSkinnyRows ? matmul_skinny_e4m3(stream, rest)
+                                  : multiply_converted(stream, handle, rest);
 }
 
 }  // namespace

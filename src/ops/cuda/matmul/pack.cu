@@ -43,25 +43,26 @@ void launch_convert(cudaStream_t stream, const std::byte* src, uint16_t* dst, si
       reinterpret_cast<const Element*>(src), dst, num_elements);
 }
 
-// The scales of the rows, each as often as it stands for a row.
+// The scales of the rows, each as often as it stands for a row, a group of columns at a time.
 void pack_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
   const int64_t per_row = scales_per_row(args.dst.format, args.dst.num_cols);
-  float* const dst = e4m3_scales(args.dst) + args.row_begin * per_row;
-  const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
-    auto* to = reinterpret_cast<float*>(piece.data());
-    auto index = static_cast<int64_t>(offset / sizeof(float));
-    for (size_t i = 0; i < piece.size() / sizeof(float); ++i, ++index) {
-      const int64_t row = index / per_row / args.scale_rows;
-      to[i] = args.scales.data<float>()[row * per_row + index % per_row];
-    }
-  };
-  const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
-    check_cuda(cudaMemcpyAsync(dst + offset / sizeof(float), piece, num_bytes,
-                               cudaMemcpyHostToDevice, handle),
-               "cudaMemcpyAsync");
-  };
-  const auto num_scales = static_cast<size_t>(args.src.dim(0) * per_row);
-  state.staging().run(handle, num_scales * sizeof(float), fetch, enqueue);
+  for (int64_t group = 0; group < per_row; ++group) {
+    float* const dst = e4m3_scales(args.dst) + group * args.dst.num_rows + args.row_begin;
+    const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
+      auto* to = reinterpret_cast<float*>(piece.data());
+      auto row = static_cast<int64_t>(offset / sizeof(float));
+      for (size_t i = 0; i < piece.size() / sizeof(float); ++i, ++row) {
+        to[i] = args.scales.data<float>()[row / args.scale_rows * per_row + group];
+      }
+    };
+    const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
+      check_cuda(cudaMemcpyAsync(dst + offset / sizeof(float), piece, num_bytes,
+                                 cudaMemcpyHostToDevice, handle),
+                 "cudaMemcpyAsync");
+    };
+    const auto num_scales = static_cast<size_t>(args.src.dim(0));
+    state.staging().run(handle, num_scales * sizeof(float), fetch, enqueue);
+  }
 }
 
 }  // namespace
