@@ -12,11 +12,6 @@ void require_kernels(const ModelConfig& config, const Device& device) {
          "cpu, or a dense model",
          architecture_name(config.architecture));
   }
-  if (config.quantization.present()) {
-    fail(ErrorCode::kUnsupported,
-         "the weights are in FP8, for which there are no kernels on a GPU yet; take the model in "
-         "BF16, or --device cpu");
-  }
 }
 
 }  // namespace sluice
