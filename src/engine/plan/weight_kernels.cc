@@ -6,12 +6,6 @@ namespace sluice {
 
 void require_kernels(const ModelConfig& config, const Device& device) {
   if (device.kind() != DeviceKind::kCuda) return;
-  if (has_experts(config.architecture)) {
-    fail(ErrorCode::kUnsupported,
-         "{} is a mixture of experts, for which there are no kernels on a GPU yet; take --device "
-         "cpu, or a dense model",
-         architecture_name(config.architecture));
-  }
   if (config.quantization.present()) {
     fail(ErrorCode::kUnsupported,
          "the weights are in FP8, for which there are no kernels on a GPU yet; take the model in "

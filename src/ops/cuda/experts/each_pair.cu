@@ -9,6 +9,7 @@
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/experts/experts.h"
+#include "ops/cuda/experts/write_sum.cuh"
 #include "ops/cuda/rows/silu.cuh"
 
 namespace sluice::cuda {
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads) sum_each_row(ExpertCall 
     sum = __fmaf_rn(call.shares[pair], product, sum);
   }
   sum = group_sum<kWarpThreads>(sum);
-  if (lane == 0) call.out[int64_t{row} * call.hidden + column] = float_to_bf16(sum);
+  if (lane == 0) write_sum(call, row, column, sum);
 }
 
 unsigned warps_for(int32_t columns) {
@@ -98,6 +99,10 @@ void run_each_pair(CudaStream& stream, const ExpertCall& call) {
     part.experts += int64_t{begin} * call.num_slots;
     part.shares += int64_t{begin} * call.num_slots;
     part.out += int64_t{begin} * call.hidden;
+    if (call.shared != nullptr) {
+      part.shared += int64_t{begin} * call.hidden;
+      part.shared_gate += begin;
+    }
     const dim3 block(kWarps * kWarpThreads);
     launch_early(
         stream, gate_each_pair,

@@ -39,6 +39,8 @@ ExpertCall make_call(const ExpertMlpArgs& args) {
           .down = bf16_of(args.down.first),
           .gate_up_stride = static_cast<int64_t>(args.gate_up.stride_bytes / sizeof(uint16_t)),
           .down_stride = static_cast<int64_t>(args.down.stride_bytes / sizeof(uint16_t)),
+          .shared = args.shared.present() ? halves(args.shared) : nullptr,
+          .shared_gate = args.shared.present() ? args.shared_gate.data<float>() : nullptr,
           .out = halves(args.out),
           .places = args.scratch.places.data<int32_t>(),
           .pairs = args.scratch.pairs.data<int32_t>(),

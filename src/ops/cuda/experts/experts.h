@@ -25,8 +25,10 @@ struct ExpertCall {
   const uint16_t* down = nullptr;     // of expert 0: [hidden][intermediate]
   int64_t gate_up_stride = 0;         // elements from an expert to the next
   int64_t down_stride = 0;
-  uint16_t* out = nullptr;    // [num_rows][hidden]
-  int32_t* places = nullptr;  // ExpertScratch, see there
+  const uint16_t* shared = nullptr;    // [num_rows][hidden], or null
+  const float* shared_gate = nullptr;  // [num_rows]
+  uint16_t* out = nullptr;             // [num_rows][hidden]
+  int32_t* places = nullptr;           // ExpertScratch, see there
   int32_t* pairs = nullptr;
   int32_t* begins = nullptr;
   int32_t* first_tiles = nullptr;  // [num_experts + 1]: `jobs`; row tiles of experts before

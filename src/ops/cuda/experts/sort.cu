@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/experts/experts.h"
+#include "ops/cuda/experts/write_sum.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(256) sum_products(ExpertCall call) {
     sum = __fmaf_rn(call.shares[pair],
                     call.products[int64_t{call.places[pair]} * call.hidden + column], sum);
   }
-  call.out[row * call.hidden + column] = float_to_bf16(sum);
+  write_sum(call, row, column, sum);
 }
 
 }  // namespace
@@ -129,6 +130,10 @@ void sum_slots(CudaStream& stream, const ExpertCall& call) {
     part.shares += int64_t{begin} * call.num_slots;
     part.places += int64_t{begin} * call.num_slots;
     part.out += int64_t{begin} * call.hidden;
+    if (call.shared != nullptr) {
+      part.shared += int64_t{begin} * call.hidden;
+      part.shared_gate += begin;
+    }
     const dim3 grid(num_parts, static_cast<unsigned>(part.num_rows));
     sum_products<<<grid, 256, 0, stream.handle()>>>(part);
   }
