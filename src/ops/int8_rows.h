@@ -19,18 +19,21 @@ namespace sluice {
 namespace {
 
 // A scale is a byte b for 2^(b - 127), the exponent of an f32. Below the least, numbers of a row
-// would be subnormal in bf16; with more than the largest, 127 times it would be no bf16, and no
-// finite row needs one. NaN as a whole: the byte with which debug builds fill freed memory.
+// would be subnormal in bf16; with more than the largest, 127 times it would be no bf16: the
+// largest bf16 of all saturates. NaN as a whole: the byte with which debug builds fill freed
+// memory.
 inline constexpr uint32_t kLeastInt8Scale = 1;
+inline constexpr uint32_t kLargestInt8Scale = 248;
 inline constexpr uint32_t kNanInt8Scale = 255;
-inline constexpr int32_t kLargestInt8 = 127;
+inline constexpr uint32_t kLargestInt8 = 127;
 
 // The scale of a row whose largest magnitude is the bf16 of these bits, without the sign: it
 // becomes 64 to 127. A mantissa of all ones is 127.5 there, which would be rounded to 128.
 inline constexpr uint32_t int8_scale_of(uint32_t largest) {
   if (largest >= 0x7f80u) return kNanInt8Scale;
   const uint32_t exponent = (largest >> 7) + ((largest & 0x7fu) == 0x7fu ? 1u : 0u);
-  return exponent < kLeastInt8Scale + 6 ? kLeastInt8Scale : exponent - 6;
+  const uint32_t scale = exponent < kLeastInt8Scale + 6 ? kLeastInt8Scale : exponent - 6;
+  return scale > kLargestInt8Scale ? kLargestInt8Scale : scale;
 }
 
 inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -55,8 +58,9 @@ inline uint8_t round_to_int8(const uint16_t* from, int32_t count, uint8_t* to) {
   for (int32_t d = 0; d < count; ++d) {
     const auto bits = static_cast<uint32_t>(from[d] & 0x7fff) << 16;
     const float integer = float_of(bits) * inverse + kInteger;
-    const uint32_t magnitude = __builtin_bit_cast(uint32_t, integer) & 0x7f;
-    to[d] = static_cast<uint8_t>((from[d] >> 8 & 0x80) | magnitude);
+    const uint32_t magnitude = __builtin_bit_cast(uint32_t, integer) & 0xff;
+    const uint32_t bounded = magnitude > kLargestInt8 ? kLargestInt8 : magnitude;
+    to[d] = static_cast<uint8_t>((from[d] >> 8 & 0x80) | bounded);
   }
   return static_cast<uint8_t>(scale);
 }

@@ -6,6 +6,7 @@
 // makes of these loops are tested with them, since rows are as long as heads.
 #include "ops/kv_rounding.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -109,11 +110,12 @@ TEST(Int8Rows, AreTheNearestIntegersWithTheSmallestScale) {
                       (below % 2 == 0 ? 0x8000u : 0u));
       }
       int power = -126;
-      while (std::nearbyint(std::ldexp(as_double(largest), -power)) > 127) ++power;
+      while (power < 121 && std::nearbyint(std::ldexp(as_double(largest), -power)) > 127) ++power;
       const std::vector<uint16_t> values = rounded_row(row, KvElement::kInt8);
       for (size_t i = 0; i < row.size(); ++i) {
         const double value = as_double(row[i]);
-        const double expected = std::ldexp(std::nearbyint(std::ldexp(value, -power)), power);
+        const double integer = std::nearbyint(std::ldexp(std::abs(value), -power));
+        const double expected = std::ldexp(std::min(integer, 127.0), power);
         ASSERT_EQ(as_double(values[i]), std::copysign(expected, value))
             << "exponent " << exponent << ", mantissa " << mantissa << ", number " << i;
       }
@@ -145,10 +147,10 @@ TEST(RoundedRows, OfNumbersThatAreNotFiniteAreNan) {
   }
 }
 
-// Of uniform numbers. int8 has steps of 1 / 127 to 1 / 64 of the largest number.
+// Of normal numbers. int8 has steps of 1 / 127 to 1 / 64 of the largest number.
 TEST(RoundedRows, HaveTheErrorOfTheirSteps) {
   EXPECT_NEAR(nmse_of(KvElement::kE4m3), 7.0e-4, 0.7e-4);
-  EXPECT_LT(nmse_of(KvElement::kInt8), 7.0e-5);
+  EXPECT_LT(nmse_of(KvElement::kInt8), 1.0e-4);
 }
 
 }  // namespace

@@ -383,16 +383,19 @@ TEST(AnswerStream, ReadsThoughtsAndCalls) {
   EXPECT_EQ(choice["logprobs"]["content"].size(), answer_tokenizer().encode(kCallText).size() + 1);
 }
 
-// A merged event counts its bytes, keeps the latest share, and does not take what is not its own.
+// A merged event counts its bytes, keeps the first and the latest share, and does not take what is
+// not its own.
 TEST(AnswerStream, EventsMerge) {
   api::AnswerOptions options = chat_options();
   options.return_progress = true;
   api::AnswerStream stream = stream_of(shared(options));
   rendered(stream.start());
-  const auto first = stream.progress(0, {.num_prompt_tokens = 3, .num_done = 1}, at_ms(300));
-  const auto second = stream.progress(0, {.num_prompt_tokens = 3, .num_done = 3}, at_ms(301));
+  const auto first = stream.progress(0, {.num_prompt_tokens = 5, .num_done = 1}, at_ms(300));
+  const auto between = stream.progress(0, {.num_prompt_tokens = 5, .num_done = 3}, at_ms(9000));
+  const auto second = stream.progress(0, {.num_prompt_tokens = 5, .num_done = 5}, at_ms(9001));
   const auto third = stream.delta(0, output_of("Hi", {kHi}), at_ms(302));
   const auto fourth = stream.delta(0, output_of(std::string(1000, 'x'), {'x'}), at_ms(303));
+  EXPECT_TRUE(first->absorb(*between));
   const size_t bytes = first->size_bytes();
   EXPECT_TRUE(first->absorb(*second));
   EXPECT_EQ(first->size_bytes(), bytes);
@@ -408,9 +411,10 @@ TEST(AnswerStream, EventsMerge) {
   const auto foreign = other.delta(0, output_of("no", {1}), at_ms(304));
   EXPECT_FALSE(first->absorb(*foreign));
   const std::vector<std::string> data = sse_data(rendered(first));
-  ASSERT_EQ(data.size(), 2u);
-  EXPECT_EQ(Json::parse(data[0])["prompt_progress"]["processed"], 3);
-  EXPECT_EQ(Json::parse(data[1])["choices"][0]["delta"]["content"], "Hi" + std::string(1000, 'x'));
+  ASSERT_EQ(data.size(), 3u);
+  EXPECT_EQ(Json::parse(data[0])["prompt_progress"]["processed"], 1);
+  EXPECT_EQ(Json::parse(data[1])["prompt_progress"]["processed"], 5);
+  EXPECT_EQ(Json::parse(data[2])["choices"][0]["delta"]["content"], "Hi" + std::string(1000, 'x'));
 }
 
 }  // namespace

@@ -28,8 +28,15 @@ class UpdateEvent : public http::StreamEvent {
  public:
   explicit UpdateEvent(Writer writer) : writer_(std::move(writer)) {}
 
-  void set_share(size_t prompt, const PromptShare& share) {
-    if (shares_.insert_or_assign(prompt, share).second) size_bytes_ += sizeof(share);
+  // Of shares that wait the first one, which says what the cache had, and the latest.
+  void add_share(size_t prompt, const PromptShare& share) {
+    std::vector<PromptShare>& shares = shares_[prompt];
+    if (shares.size() == 2) {
+      shares.back() = share;
+      return;
+    }
+    size_bytes_ += sizeof(share);
+    shares.push_back(share);
   }
 
   void add(AnswerDelta delta) {
@@ -43,7 +50,9 @@ class UpdateEvent : public http::StreamEvent {
   bool absorb(http::StreamEvent& next) override {
     auto* update = dynamic_cast<UpdateEvent*>(&next);
     if (update == nullptr || update->writer_ != writer_) return false;
-    for (const auto& [prompt, share] : update->shares_) set_share(prompt, share);
+    for (const auto& [prompt, shares] : update->shares_) {
+      for (const PromptShare& share : shares) add_share(prompt, share);
+    }
     for (auto& [choice, delta] : update->deltas_) add(std::move(delta));
     return true;
   }
@@ -51,14 +60,16 @@ class UpdateEvent : public http::StreamEvent {
   size_t size_bytes() const override { return size_bytes_; }
 
   void render(std::string& out) const override {
-    for (const auto& [prompt, share] : shares_) writer_->write_share(prompt, share, out);
+    for (const auto& [prompt, shares] : shares_) {
+      for (const PromptShare& share : shares) writer_->write_share(prompt, share, out);
+    }
     for (const auto& [choice, delta] : deltas_) writer_->write_delta(delta, out);
   }
 
  private:
   Writer writer_;
-  std::map<size_t, PromptShare> shares_;  // by prompt
-  std::map<size_t, AnswerDelta> deltas_;  // by choice
+  std::map<size_t, std::vector<PromptShare>> shares_;  // by prompt
+  std::map<size_t, AnswerDelta> deltas_;               // by choice
   size_t size_bytes_ = sizeof(*this);
 };
 
@@ -92,7 +103,7 @@ AnswerStream::Event AnswerStream::progress(size_t choice, const PromptProgress& 
   last_share_ = now;
   const auto time = std::chrono::duration_cast<http::Milliseconds>(now - options_->queued);
   auto event = std::make_unique<UpdateEvent>(writer_);
-  event->set_share(prompt, {.total = progress.num_prompt_tokens,
+  event->add_share(prompt, {.total = progress.num_prompt_tokens,
                             .cache = progress.num_cached_tokens,
                             .processed = progress.num_done,
                             .time_ms = time.count()});

@@ -47,8 +47,9 @@ class AnswerWriter {
 
   // Leaves when the request is queued, before anything is computed.
   virtual void write_start(std::string& out) = 0;
-  // Only with AnswerOptions::return_progress; of shares that wait, the latest. The first comes when
-  // the engine begins with the prompt, since only then it is known what the cache has of it.
+  // Only with AnswerOptions::return_progress; of shares that wait, the first and the latest. The
+  // first comes when the engine begins with the prompt, since only then it is known what the cache
+  // has of it.
   virtual void write_share(size_t prompt, const PromptShare& share, std::string& out) = 0;
   virtual void write_delta(const AnswerDelta& delta, std::string& out) = 0;
   // After the last delta of each choice. One that says kCancelled was cut by the limit of time.
