@@ -13,8 +13,12 @@ const Ops& ops_of(const Device& device) {
   return cpu_ops;
 }
 
-size_t op_memory_bytes(const Device& device) { return ops_of(device).memory_bytes(); }
+size_t op_memory_bytes(const Device& device, const OpNeeds& needs) {
+  return ops_of(device).memory_bytes(needs);
+}
 
-void prepare_ops(Stream& stream) { ops_of(stream.device()).prepare(stream); }
+void prepare_ops(Stream& stream, const OpNeeds& needs) {
+  ops_of(stream.device()).prepare(stream, needs);
+}
 
 }  // namespace sluice

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "ops/op_list.h"
+#include "ops/op_needs.h"
 
 namespace sluice {
 
@@ -28,8 +29,8 @@ class Ops {
   virtual ~Ops() = default;
 
   // See prepare_ops, op_memory_bytes and packed_weight_bytes.
-  virtual size_t memory_bytes() const = 0;
-  virtual void prepare(Stream& stream) const = 0;
+  virtual size_t memory_bytes(const OpNeeds& needs) const = 0;
+  virtual void prepare(Stream& stream, const OpNeeds& needs) const = 0;
   virtual size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
                                      WeightFormat format) const = 0;
 
@@ -45,11 +46,11 @@ class Ops {
 const Ops& ops_of(const Device& device);
 
 // Device memory that ops keep for one stream: scratch and workspaces of products and attention.
-size_t op_memory_bytes(const Device& device);
+size_t op_memory_bytes(const Device& device, const OpNeeds& needs);
 
 // Allocates that memory and opens the libraries of the ops now instead of in the first calls. The
 // memory plan counts it, a graph capture finds it allocated, and a missing library shows at start.
 // Order: errors are thrown at the next host wait for the stream.
-void prepare_ops(Stream& stream);
+void prepare_ops(Stream& stream, const OpNeeds& needs = {});
 
 }  // namespace sluice

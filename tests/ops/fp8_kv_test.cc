@@ -196,15 +196,30 @@ TEST(Fp8Kv, TileMasksAndColumnsHaveTheBitsOfRoundedBf16) {
       return tiles;
     };
     run.as_mask = true;
-    // On a GPU of a width for which both types have the same kernel.
-    const AttentionShape shape{.head_dim = testing_cpu() ? 64 : 48,
-                               .group = 2,
-                               .seqs = {{.num_rows = 500, .first_pos = 512}}};
-    expect_same_attention(shape, run);
-    run.columns_of = [](int32_t head, int32_t segment) {
+    const auto list_columns = [](int32_t head, int32_t segment) {
       return half_of_pages(200 * segment, 7u + 3u * static_cast<uint32_t>(head));
     };
-    expect_same_attention(shape, run);
+    for (const int32_t head_dim : {48, 64}) {
+      const AttentionShape shape{
+          .head_dim = head_dim, .group = 2, .seqs = {{.num_rows = 500, .first_pos = 512}}};
+      run.columns_of = nullptr;
+      expect_same_attention(shape, run);
+      run.columns_of = list_columns;
+      expect_same_attention(shape, run);
+    }
+  }
+}
+
+// On Hopper KV is converted for some KV heads at a time, or for some sequences, where its scratch
+// does not hold all of it (prefill/converted_kv.h).
+TEST(Fp8Kv, PartsOfACallHaveTheBitsOfRoundedBf16) {
+  if (testing_cpu()) GTEST_SKIP() << "a CPU converts no more than a tile";
+  for (const size_t num_seqs : {size_t{10}, size_t{40}}) {
+    SCOPED_TRACE(num_seqs);
+    AttentionShape shape{.head_dim = 128, .num_kv_heads = 4, .group = 2, .seqs = {}};
+    shape.seqs.assign(num_seqs, {.num_rows = 600, .first_pos = 3500});
+    shape.seqs[1].first_pos = 100;
+    expect_same_attention(shape, {.isa = best_kernels(), .block_tokens = 256});
   }
 }
 

@@ -387,6 +387,12 @@ ResidencySizes residency_sizes(const EnginePlan& plan) {
           .offloaded = offloads(plan) ? std::optional(plan.offloaded) : std::nullopt};
 }
 
+OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan) {
+  return {.has_e4m3_weights = config.quantization.present(),
+          .kv = plan.kv_layout.block,
+          .max_tokens = plan.policies.max_tokens};
+}
+
 int32_t num_compute_threads(const EngineOptions& options, const Device& device) {
   return options.num_threads.value_or(device.info().num_cores);
 }

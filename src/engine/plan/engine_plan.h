@@ -14,6 +14,7 @@
 #include "engine/plan/pass_sizes.h"
 #include "kv/kv_layout.h"
 #include "model/model_config.h"
+#include "ops/op_needs.h"
 #include "sluice/engine_options.h"
 #include "sluice/inspect.h"
 
@@ -36,6 +37,9 @@ inline bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOfflo
 
 // Where the plan puts KV.
 ResidencySizes residency_sizes(const EnginePlan& plan);
+
+// What the ops of such an engine must have memory for.
+OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan);
 
 // Errors: kInvalidArgument for options that are out of range or contradict each other or the model,
 // naming option, value and remedy. Memory that is too small is no error here: `memory.fits` is

@@ -45,7 +45,7 @@ void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) 
            AdjustmentArrays::device_bytes(num_rows, vocab) + mask_bytes);
   list.add("adjustments of logits", "pinned",
            AdjustmentArrays::pinned_bytes(num_rows, vocab) + mask_bytes);
-  list.add("scratch of ops", "device", op_memory_bytes(input.device));
+  list.add("scratch of ops", "device", op_memory_bytes(input.device, op_needs(input.config, plan)));
 }
 
 // The summaries of all blocks, and the arrays that describe a block of the KV store to the

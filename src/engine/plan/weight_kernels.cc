@@ -17,18 +17,12 @@ void leave_out_without_kernels(ModelConfig& config, const Device& device) {
 }
 
 void require_kernels(const ModelConfig& config, const Device& device) {
-  if (device.kind() != DeviceKind::kCuda) return;
-  if (has_experts(config.architecture)) {
-    fail(ErrorCode::kUnsupported,
-         "{} is a mixture of experts, for which there are no kernels on a GPU yet; take --device "
-         "cpu, or a dense model",
-         architecture_name(config.architecture));
-  }
-  if (config.quantization.present()) {
-    fail(ErrorCode::kUnsupported,
-         "the weights are in FP8, for which there are no kernels on a GPU yet; take the model in "
-         "BF16, or --device cpu");
-  }
+  if (device.kind() != DeviceKind::kCuda || !config.quantization.present()) return;
+  if (!has_experts(config.architecture)) return;
+  fail(ErrorCode::kUnsupported,
+       "{} is a mixture of experts in FP8, for which there are no kernels on a GPU yet; take the "
+       "model in BF16, or --device cpu",
+       architecture_name(config.architecture));
 }
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   const EnginePlan& plan = front.plan();
   compute_ = device_->make_stream(
       {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
-  prepare_ops(*compute_);
+  prepare_ops(*compute_, op_needs(config, plan));
   weights_ = std::make_unique<Weights>(config, *device_);
   policies_ = std::move(policies);
   allocate_kv(on_progress);

@@ -18,8 +18,8 @@ class CpuOps final : public Ops {
 
   // 0 and nothing to prepare: scratch belongs to threads (ops/cpu/thread_scratch.h), and there are
   // no libraries to open.
-  size_t memory_bytes() const override { return 0; }
-  void prepare(Stream&) const override {}
+  size_t memory_bytes(const OpNeeds&) const override { return 0; }
+  void prepare(Stream&, const OpNeeds&) const override {}
   size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
                              WeightFormat format) const override;
 

@@ -16,11 +16,11 @@ const Ops& cuda_ops() {
 
 namespace cuda {
 
-size_t CudaOps::memory_bytes() const { return stream_memory_bytes(); }
+size_t CudaOps::memory_bytes(const OpNeeds& needs) const { return stream_memory_bytes(needs); }
 
-void CudaOps::prepare(Stream& stream) const {
+void CudaOps::prepare(Stream& stream, const OpNeeds& needs) const {
   prepare_matmul(as_cuda(stream));
-  prepare_attention(as_cuda(stream));
+  prepare_attention(as_cuda(stream), kv_scratch_bytes(needs));
 }
 
 }  // namespace cuda

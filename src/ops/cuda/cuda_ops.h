@@ -11,8 +11,8 @@ namespace sluice::cuda {
 
 class CudaOps final : public Ops {
  public:
-  size_t memory_bytes() const override;
-  void prepare(Stream& stream) const override;
+  size_t memory_bytes(const OpNeeds& needs) const override;
+  void prepare(Stream& stream, const OpNeeds& needs) const override;
   size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
                              WeightFormat format) const override;
 

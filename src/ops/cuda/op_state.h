@@ -1,6 +1,6 @@
 // The state that ops keep for one stream between calls, one member per family of ops.
 //
-// Used by ops/cuda/matmul/state.h and ops/cuda/attention/scratch.cc. It is the class behind the one
+// Used by ops/cuda/matmul/state.h, ops/cuda/attention/scratch.cc and prefill/converted_kv.cu. It is the class behind the one
 // CudaOpState of a stream. Thread rule: the thread that enqueues on the stream, inside `submit`.
 #pragma once
 
@@ -16,6 +16,7 @@ namespace sluice::cuda {
 struct OpState final : CudaOpState {
   std::unique_ptr<CudaOpState> matmul;
   std::unique_ptr<CudaOpState> attention;
+  std::unique_ptr<CudaOpState> converted_kv;
 };
 
 // The state of `stream`, created on the first call.

@@ -41,8 +41,9 @@ struct RouteExpertsArgs {
 // Types: f32, i32 indices; computed in f32. Shares are not rounded to bf16, as transformers does.
 // Aliasing: none overlap.
 // Order: enqueue only; rows do not depend on each other.
-// Errors: those of every op (ops/ops.h); on CUDA kUnsupported, thrown by the call.
-// Source: Fedus 2021, arXiv 2101.03961, equations 1 and 2; normalize: Jiang 2024, arXiv 2401.04088.
+// Errors: those of every op (ops/ops.h); on CUDA kUnsupported, thrown by the call, for more than
+// 512 experts or 32 slots. Source: Fedus 2021, arXiv 2101.03961, equations 1 and 2; normalize:
+// Jiang 2024, arXiv 2401.04088.
 void route_experts(Stream& stream, const RouteExpertsArgs& args);
 
 // Working memory of expert_mlp for up to m rows. A pair is a row and one of its k slots; pairs lie
@@ -86,10 +87,10 @@ struct ExpertMlpArgs {
 // Types: bf16 in and out, weights of any format of `matmul`; the sum is f32, rounded once.
 // Aliasing: `out` and the scratch overlap nothing.
 // Order: enqueue only; experts are read when the stream reaches the op. Each pair has a place of
-// its own, so a row's bits do not depend on other rows.
-// Errors: those of `matmul`; on CUDA kUnsupported, thrown by the call; an expert that is not there
-// is a failed check.
-// Source: Shazeer 2017, arXiv 1701.06538, equation 1.
+// its own, so a row's bits do not depend on other rows; on CUDA as long as there are up to 16.
+// Errors: those of `matmul`; on CUDA kUnsupported, thrown by the call, for sizes that are no
+// multiples of 8 and weights other than bf16; an expert that is not there is a failed check, on a
+// CPU. Source: Shazeer 2017, arXiv 1701.06538, equation 1.
 void expert_mlp(Stream& stream, const ExpertMlpArgs& args);
 
 }  // namespace sluice

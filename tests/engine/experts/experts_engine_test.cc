@@ -324,14 +324,5 @@ TEST(Experts, ASummaryCountsAllAndActiveWeights) {
   EXPECT_EQ(summary.kv_bytes_per_token, 96u * 1024);
 }
 
-TEST(Experts, AGpuIsRefusedWithARemedy) {
-  EngineOptions options = testing::tiny_options(kModel);
-  const PlannedMachine machine{.gpu_bytes = size_t{24} << 30, .host_bytes = size_t{64} << 30};
-  const std::string error =
-      expect_error(ErrorCode::kUnsupported, [&] { plan_memory(options, machine); });
-  EXPECT_TRUE(contains(error, "Qwen3MoeForCausalLM is a mixture of experts")) << error;
-  EXPECT_TRUE(contains(error, "--device cpu")) << error;
-}
-
 }  // namespace
 }  // namespace sluice

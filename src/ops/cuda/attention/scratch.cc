@@ -18,8 +18,20 @@ AttentionScratch& attention_scratch(CudaStream& stream) {
   return static_cast<AttentionScratch&>(*state);
 }
 
-void prepare_attention(CudaStream& stream) {
-  stream.submit("prepare attention", [&](cudaStream_t) { attention_scratch(stream); });
+KvScratch::KvScratch(CudaStream& stream, size_t num_bytes)
+    : memory_(stream.device().allocate(num_bytes, MemoryKind::kDevice)) {}
+
+KvScratch& kv_scratch(CudaStream& stream, size_t num_bytes) {
+  std::unique_ptr<CudaOpState>& state = op_state(stream).converted_kv;
+  if (state == nullptr) state = std::make_unique<KvScratch>(stream, num_bytes);
+  return static_cast<KvScratch&>(*state);
+}
+
+void prepare_attention(CudaStream& stream, size_t kv_scratch_bytes) {
+  stream.submit("prepare attention", [&](cudaStream_t) {
+    attention_scratch(stream);
+    if (kv_scratch_bytes > 0) kv_scratch(stream, kv_scratch_bytes);
+  });
 }
 
 }  // namespace sluice::cuda

@@ -38,7 +38,22 @@ class AttentionScratch final : public CudaOpState {
 // Errors: kDevice when the stream's first call is captured or the memory cannot be taken.
 AttentionScratch& attention_scratch(CudaStream& stream);
 
-// Allocates the scratch now instead of in the stream's first call.
-void prepare_attention(CudaStream& stream);
+// Memory in which prefill turns KV of e4m3 into bf16 (prefill/converted_kv.h).
+class KvScratch final : public CudaOpState {
+ public:
+  KvScratch(CudaStream& stream, size_t num_bytes);
+
+  std::byte* data() const { return memory_.data(); }
+  size_t num_bytes() const { return memory_.size_bytes(); }
+
+ private:
+  Buffer memory_;
+};
+
+// Of this many bytes if the stream has none yet. Errors: as attention_scratch.
+KvScratch& kv_scratch(CudaStream& stream, size_t num_bytes);
+
+// Allocates the scratch now instead of in the stream's first call; of KV if its bytes are not 0.
+void prepare_attention(CudaStream& stream, size_t kv_scratch_bytes);
 
 }  // namespace sluice::cuda

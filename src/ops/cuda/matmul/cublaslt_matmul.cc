@@ -77,9 +77,17 @@ struct CublasLtMatmul::Plan {
                    "cublasLtMatmulDescCreate");
     set_desc(desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (shape.has_bias) set_desc(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    make_layout(weight, CUDA_R_16BF, shape.k, shape.n);
-    make_layout(x, CUDA_R_16BF, shape.k, shape.m);
-    make_layout(out, cuda_type(shape.out), shape.n, shape.m);
+    if (has_scales(shape.format)) {
+      const int32_t mode = shape.format == WeightFormat::kE4m3Rows
+                               ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                               : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+      set_desc(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+      set_desc(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    }
+    const cudaDataType_t type = has_scales(shape.format) ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    make_layout(weight, type, shape.k, shape.n, shape.k);
+    make_layout(x, type, shape.k, shape.m, shape.k);
+    make_layout(out, cuda_type(shape.out), shape.n, shape.m, shape.out_stride);
   }
   ~Plan() {
     const CublasLtLibrary& lt = cublaslt();
@@ -91,12 +99,16 @@ struct CublasLtMatmul::Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
+  // Plans are shared by all weights of a shape; what differs is set for each product.
+  void set_bias(const TensorView& bias) const {
+    set_desc(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.bytes()));
+  }
+
  private:
-  // Without padding: the leading dimension is the number of rows.
   static void make_layout(cublasLtMatrixLayout_t& layout, cudaDataType_t type, int64_t rows,
-                          int64_t columns) {
+                          int64_t columns, int64_t stride) {
     check_cublaslt(cublaslt().layout_create(&layout, type, static_cast<uint64_t>(rows),
-                                            static_cast<uint64_t>(columns), rows),
+                                            static_cast<uint64_t>(columns), stride),
                    "cublasLtMatrixLayoutCreate");
   }
 };
@@ -111,33 +123,58 @@ CublasLtMatmul::~CublasLtMatmul() {
   cublaslt().destroy(handle_);
 }
 
-void CublasLtMatmul::run(cudaStream_t stream, const MatmulArgs& args) {
+void CublasLtMatmul::run(cudaStream_t stream, const MatmulArgs& args, int64_t out_stride) {
   const Shape shape{.m = args.x.dim(0),
                     .n = args.weight.num_rows,
                     .k = args.weight.num_cols,
+                    .out_stride = out_stride > 0 ? out_stride : args.weight.num_rows,
                     .out = args.out.dtype(),
                     .has_bias = args.bias.present(),
-                    .alignment_bytes = alignment_of(args)};
-  Plan& plan = plan_for(shape);
-  // Plans are shared by all weights of a shape; only the bias is part of the descriptor.
-  if (shape.has_bias) {
-    set_desc(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-             static_cast<const void*>(args.bias.bytes()));
+                    .alignment_bytes = alignment_of(args),
+                    .format = WeightFormat::kBFloat16};
+  Plan* const plan = plan_for(shape);
+  if (plan == nullptr) {
+    fail(ErrorCode::kDevice, "cuBLASLt has no algorithm for [{}, {}] x [{}, {}]^T", shape.m,
+         shape.k, shape.n, shape.k);
   }
-  // D = 1 * A B + 0 * C; C is not read and may be D's memory.
+  if (shape.has_bias) plan->set_bias(args.bias);
+  multiply(stream, *plan, args.weight.data, args.x.bytes(), args.out);
+}
+
+bool CublasLtMatmul::run_scaled(cudaStream_t stream, const ScaledArgs& args) {
+  const Shape shape{.m = args.num_rows,
+                    .n = args.weight.num_rows,
+                    .k = args.weight.num_cols,
+                    .out_stride = args.weight.num_rows,
+                    .out = args.out.dtype(),
+                    .has_bias = args.bias.present(),
+                    .alignment_bytes = 16,
+                    .format = args.weight.format};
+  Plan* const plan = plan_for(shape);
+  if (plan == nullptr) return false;
+  if (shape.has_bias) plan->set_bias(args.bias);
+  set_desc(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.weight_scales);
+  set_desc(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.scales);
+  multiply(stream, *plan, args.weight.data, args.codes, args.out);
+  return true;
+}
+
+// D = 1 * A B + 0 * C; C is not read and may be D's memory.
+void CublasLtMatmul::multiply(cudaStream_t stream, Plan& plan, const std::byte* weight,
+                              const std::byte* x, const TensorView& out) {
   constexpr float kOne = 1.0f;
   constexpr float kZero = 0.0f;
   check_cublaslt(
-      cublaslt().matmul(handle_, plan.desc, &kOne, args.weight.data, plan.weight, args.x.bytes(),
-                        plan.x, &kZero, args.out.bytes(), plan.out, args.out.bytes(), plan.out,
-                        &plan.algorithm, workspace_.data(), workspace_.size_bytes(), stream),
+      cublaslt().matmul(handle_, plan.desc, &kOne, weight, plan.weight, x, plan.x, &kZero,
+                        out.bytes(), plan.out, out.bytes(), plan.out, &plan.algorithm,
+                        workspace_.data(), workspace_.size_bytes(), stream),
       "cublasLtMatmul");
 }
 
-CublasLtMatmul::Plan& CublasLtMatmul::plan_for(const Shape& shape) {
-  std::unique_ptr<Plan>& plan = plans_[shape];
-  if (plan == nullptr) plan = make_plan(shape);
-  return *plan;
+CublasLtMatmul::Plan* CublasLtMatmul::plan_for(const Shape& shape) {
+  const auto found = plans_.find(shape);
+  if (found != plans_.end()) return found->second.get();
+  return (plans_[shape] = make_plan(shape)).get();
 }
 
 // The algorithm of the rounded shape where it fits this one too, as it nearly always does.
@@ -146,21 +183,26 @@ std::unique_ptr<CublasLtMatmul::Plan> CublasLtMatmul::make_plan(const Shape& sha
   Shape rounded = shape;
   rounded.m = round_rows(shape.m);
   const auto known = algorithms_.find(rounded);
-  plan->algorithm = known != algorithms_.end()
-                        ? known->second
-                        : algorithms_[rounded] = choose_algorithm(rounded, Plan(rounded));
+  std::optional<cublasLtMatmulAlgo_t> algorithm =
+      known != algorithms_.end() ? known->second
+                                 : algorithms_[rounded] = choose_algorithm(rounded, Plan(rounded));
   cublasLtMatmulHeuristicResult_t result = {};
-  const cublasStatus_t status = cublaslt().algo_check(
-      handle_, plan->desc, plan->weight, plan->x, plan->out, plan->out, &plan->algorithm, &result);
-  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_.size_bytes()) {
-    plan->algorithm = choose_algorithm(shape, *plan);  // for this m alone
+  const bool fits =
+      algorithm && cublaslt().algo_check(handle_, plan->desc, plan->weight, plan->x, plan->out,
+                                         plan->out, &*algorithm, &result) == CUBLAS_STATUS_SUCCESS;
+  if (!fits || result.workspaceSize > workspace_.size_bytes()) {
+    algorithm = choose_algorithm(shape, *plan);  // for this m alone
   }
+  if (!algorithm) return nullptr;
+  plan->algorithm = *algorithm;
   return plan;
 }
 
 // The library's first proposal. Sums that are split over blocks must be put together in f32 and in
-// order: partial sums in bf16 would be rounded more than once.
-cublasLtMatmulAlgo_t CublasLtMatmul::choose_algorithm(const Shape& shape, const Plan& plan) {
+// order: partial sums in bf16 would be rounded more than once. A library that does not know what a
+// descriptor asks for answers with an error; without scales that is one.
+std::optional<cublasLtMatmulAlgo_t> CublasLtMatmul::choose_algorithm(const Shape& shape,
+                                                                     const Plan& plan) {
   Preference preference;
   const auto alignment = static_cast<uint32_t>(shape.alignment_bytes);
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_.size_bytes()});
@@ -172,13 +214,12 @@ cublasLtMatmulAlgo_t CublasLtMatmul::choose_algorithm(const Shape& shape, const 
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
   cublasLtMatmulHeuristicResult_t result = {};
   int num_results = 0;
-  check_cublaslt(cublaslt().heuristic(handle_, plan.desc, plan.weight, plan.x, plan.out, plan.out,
-                                      preference.handle(), 1, &result, &num_results),
-                 "cublasLtMatmulAlgoGetHeuristic");
-  if (num_results == 0) {
-    fail(ErrorCode::kDevice, "cuBLASLt has no algorithm for [{}, {}] x [{}, {}]^T", shape.m,
-         shape.k, shape.n, shape.k);
-  }
+  const cublasStatus_t status =
+      cublaslt().heuristic(handle_, plan.desc, plan.weight, plan.x, plan.out, plan.out,
+                           preference.handle(), 1, &result, &num_results);
+  const bool may_fail = has_scales(shape.format) || status == CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!may_fail) check_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (status != CUBLAS_STATUS_SUCCESS || num_results == 0) return std::nullopt;
   return result.algo;
 }
 

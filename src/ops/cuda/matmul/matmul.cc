@@ -1,10 +1,14 @@
 // Chooses the kernel of a matrix product by its shape and alignment.
 #include "ops/cuda/matmul/matmul.h"
 
+#include <algorithm>
+
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/matmul/e4m3.h"
+#include "ops/cuda/matmul/quantize_rows.h"
 #include "ops/cuda/matmul/skinny.h"
 #include "ops/cuda/matmul/state.h"
 
@@ -43,6 +47,86 @@ void multiply(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
   if (adds_bias) add_bias(stream, args.bias, args.out);
 }
 
+bool has_e4m3_vectors(const TensorView& x, const PackedWeight& weight) {
+  return weight.num_cols % 16 == 0 && is_multiple_of_16(x.bytes()) &&
+         is_multiple_of_16(weight.data);
+}
+
+// As bf16, part by part, each by the library into its columns of out.
+void multiply_converted(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  const PackedWeight& weight = args.weight;
+  const auto row_bytes = static_cast<int64_t>(sizeof(uint16_t)) * weight.num_cols;
+  const int64_t most =
+      std::max<int64_t>(static_cast<int64_t>(kConvertedBytes) / row_bytes / 8 * 8, 8);
+  std::byte* const converted = matmul_state(stream).converted();
+  const bool adds_bias = args.bias.present() && args.out.dtype() == DType::kF32;
+  for (int64_t begin = 0; begin < weight.num_rows; begin += most) {
+    const int64_t count = std::min(most, weight.num_rows - begin);
+    convert_e4m3(stream, weight, begin, count, converted);
+    const auto offset = static_cast<size_t>(begin) * dtype_bytes(args.out.dtype());
+    const MatmulArgs part = {
+        .x = args.x,
+        .weight = {.data = converted, .num_rows = count, .num_cols = weight.num_cols},
+        .bias = args.bias.present() && !adds_bias ? args.bias.rows(begin, count) : TensorView(),
+        .out = TensorView(args.out.bytes() + offset, args.out.dtype(), {args.x.dim(0), count})};
+    matmul_state(stream).library().run(handle, part, weight.num_rows);
+  }
+  if (adds_bias) add_bias(stream, args.bias, args.out);
+}
+
+// Rows of x that the library multiplies as e4m3 at a time: as many as the scratch holds.
+int64_t quantized_rows_at_once(const PackedWeight& weight) {
+  const int64_t most =
+      static_cast<int64_t>(kConvertedBytes) / quantized_row_bytes(weight.format, weight.num_cols);
+  return most / 128 * 128;
+}
+
+// Multiplies rows of x from the first on as e4m3, in sixteens. Returns how many: 0 if the library
+// has no algorithm.
+int64_t multiply_quantized(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  const PackedWeight& weight = args.weight;
+  const int64_t at_once = quantized_rows_at_once(weight);
+  const int64_t num_rows = args.x.dim(0) / 16 * 16;
+  const bool adds_bias = args.bias.present() && args.out.dtype() == DType::kF32;
+  std::byte* const codes = matmul_state(stream).converted();
+  for (int64_t begin = 0; begin < num_rows; begin += at_once) {
+    const int64_t count = std::min(at_once, num_rows - begin);
+    auto* const scales = reinterpret_cast<float*>(codes + count * weight.num_cols);
+    quantize_rows(stream, weight.format, args.x.rows(begin, count),
+                  {.codes = codes, .scales = scales});
+    const bool is_done = matmul_state(stream).library().run_scaled(
+        handle, {.codes = codes,
+                 .scales = scales,
+                 .num_rows = count,
+                 .weight = weight,
+                 .weight_scales = e4m3_scales(weight),
+                 .bias = adds_bias ? TensorView() : args.bias,
+                 .out = args.out.rows(begin, count)});
+    if (!is_done) return begin;
+  }
+  if (adds_bias) add_bias(stream, args.bias, args.out.rows(0, num_rows));
+  return num_rows;
+}
+
+// As `multiply` for weights in e4m3.
+void multiply_e4m3(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  const bool vectors = has_e4m3_vectors(args.x, args.weight);
+  const int64_t num_rows = args.x.dim(0);
+  if (vectors && num_rows <= kMaxSkinnyRows) return matmul_skinny_e4m3(stream, args);
+  const bool fits_library = vectors && args.weight.num_rows % 16 == 0 &&
+                            args.weight.num_cols * 16 <= static_cast<int64_t>(kConvertedBytes) &&
+                            is_multiple_of_16(args.out.bytes());
+  if (!fits_library) return matmul_any_e4m3(stream, args);
+  int64_t num_done = 0;
+  if (args.weight.num_cols % kScaleGroup == 0) num_done = multiply_quantized(stream, handle, args);
+  if (num_done == num_rows) return;
+  MatmulArgs rest = args;
+  rest.x = args.x.rows(num_done, num_rows - num_done);
+  rest.out = args.out.rows(num_done, num_rows - num_done);
+  rest.x.dim(0) <= kMaxSkinnyRows ? matmul_skinny_e4m3(stream, rest)
+                                  : multiply_converted(stream, handle, rest);
+}
+
 }  // namespace
 
 void prepare_matmul(CudaStream& stream) {
@@ -58,23 +142,30 @@ size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFo
 // Order: the first product of a stream allocates (ops/cuda/matmul/cublaslt_matmul.h), so it cannot
 // be captured in a graph.
 void CudaOps::matmul(Stream& on, const MatmulArgs& args) const {
-  expect_weight_format("matmul", args.weight.format, WeightFormat::kBFloat16);
+  const bool is_e4m3 = has_scales(args.weight.format);
+  if (!is_e4m3) expect_weight_format("matmul", args.weight.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
-  stream.submit("matmul", [&](cudaStream_t handle) { multiply(stream, handle, args); });
+  stream.submit("matmul", [&](cudaStream_t handle) {
+    is_e4m3 ? multiply_e4m3(stream, handle, args) : multiply(stream, handle, args);
+  });
 }
 
 // One kernel for up to 16 rows, with the same guarantee; more rows go through `matmul` and
 // `swiglu`.
 void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
-  expect_weight_format("gated_product", args.weight.format, WeightFormat::kBFloat16);
+  const bool is_e4m3 = has_scales(args.weight.format);
+  if (!is_e4m3) expect_weight_format("gated_product", args.weight.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
-  if (args.x.dim(0) > kMaxSkinnyRows || !has_vectors(args.x, args.weight)) {
+  const bool vectors =
+      is_e4m3 ? has_e4m3_vectors(args.x, args.weight) : has_vectors(args.x, args.weight);
+  if (args.x.dim(0) > kMaxSkinnyRows || !vectors) {
     matmul(stream, {.x = args.x, .weight = args.weight, .bias = {}, .out = args.gate_up});
     return swiglu(stream, {.gate_up = args.gate_up, .out = args.out});
   }
   stream.submit("gated_product", [&](cudaStream_t) {
+    if (is_e4m3) return gated_skinny_e4m3(stream, args);
     gated_skinny(
         stream, args,
         gated_shape(args.weight.num_rows, args.weight.num_cols, num_multiprocessors(stream)));

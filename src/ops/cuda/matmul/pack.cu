@@ -13,6 +13,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/matmul/e4m3.h"
 #include "ops/cuda/matmul/matmul.h"
 #include "ops/cuda/matmul/state.h"
 
@@ -42,20 +43,46 @@ void launch_convert(cudaStream_t stream, const std::byte* src, uint16_t* dst, si
       reinterpret_cast<const Element*>(src), dst, num_elements);
 }
 
+// The scales of the rows, each as often as it stands for a row, a group of columns at a time.
+void pack_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
+  const int64_t per_row = scales_per_row(args.dst.format, args.dst.num_cols);
+  for (int64_t group = 0; group < per_row; ++group) {
+    float* const dst = e4m3_scales(args.dst) + group * args.dst.num_rows + args.row_begin;
+    const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
+      auto* to = reinterpret_cast<float*>(piece.data());
+      auto row = static_cast<int64_t>(offset / sizeof(float));
+      for (size_t i = 0; i < piece.size() / sizeof(float); ++i, ++row) {
+        to[i] = args.scales.data<float>()[row / args.scale_rows * per_row + group];
+      }
+    };
+    const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
+      check_cuda(cudaMemcpyAsync(dst + offset / sizeof(float), piece, num_bytes,
+                                 cudaMemcpyHostToDevice, handle),
+                 "cudaMemcpyAsync");
+    };
+    const auto num_scales = static_cast<size_t>(args.src.dim(0));
+    state.staging().run(handle, num_scales * sizeof(float), fetch, enqueue);
+  }
+}
+
 }  // namespace
 
 // Order: unlike on the CPU device, `src` has been read when this returns; the host's threads copy
 // it piece by piece into pinned memory.
 void CudaOps::pack_weight(Stream& on, const PackWeightArgs& args) const {
-  expect_weight_format("pack_weight", args.dst.format, WeightFormat::kBFloat16);
+  const bool is_e4m3 = has_scales(args.dst.format);
+  if (!is_e4m3) expect_weight_format("pack_weight", args.dst.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   stream.submit("pack_weight", [&](cudaStream_t handle) {
-    auto* dst = reinterpret_cast<uint16_t*>(args.dst.data) + args.row_begin * args.dst.num_cols;
     const DType dtype = args.src.dtype();
+    const size_t dst_bytes = is_e4m3 ? 1 : sizeof(uint16_t);
+    std::byte* const dst =
+        args.dst.data + static_cast<size_t>(args.row_begin * args.dst.num_cols) * dst_bytes;
     const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
-      uint16_t* target = dst + offset / dtype_bytes(dtype);
-      if (dtype == DType::kF32) return launch_convert<float>(handle, piece, target, num_bytes);
-      if (dtype == DType::kF16) return launch_convert<__half>(handle, piece, target, num_bytes);
+      std::byte* const target = dst + offset / dtype_bytes(dtype) * dst_bytes;
+      auto* const bf16 = reinterpret_cast<uint16_t*>(target);
+      if (dtype == DType::kF32) return launch_convert<float>(handle, piece, bf16, num_bytes);
+      if (dtype == DType::kF16) return launch_convert<__half>(handle, piece, bf16, num_bytes);
       check_cuda(cudaMemcpyAsync(target, piece, num_bytes, cudaMemcpyHostToDevice, handle),
                  "cudaMemcpyAsync");
     };
@@ -64,8 +91,13 @@ void CudaOps::pack_weight(Stream& on, const PackWeightArgs& args) const {
       std::memcpy(piece.data(), args.src.bytes() + offset, piece.size());
     };
     matmul_state(stream).staging().run(handle, args.src.num_bytes(), fetch, enqueue);
+    if (is_e4m3) {
+      matmul_state(stream).converted();
+      pack_scales(handle, args, matmul_state(stream));
+    }
     // Products read weights before earlier kernels are done (common_launch.cuh).
-    if (dtype != DType::kBF16) check_cuda(cudaStreamSynchronize(handle), "cudaStreamSynchronize");
+    if (dtype == DType::kF32 || dtype == DType::kF16)
+      check_cuda(cudaStreamSynchronize(handle), "cudaStreamSynchronize");
   });
 }
 

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "ops/cuda/matmul/cublaslt_matmul.h"
 #include "ops/cuda/matmul/staging.h"
+#include "ops/cuda/op_memory.h"
 #include "ops/cuda/op_state.h"
 
 namespace sluice::cuda {
@@ -20,6 +22,12 @@ class MatmulState final : public CudaOpState {
     if (library_ == nullptr) library_ = std::make_unique<CublasLtMatmul>(device_);
     return *library_;
   }
+  // Where parts of weights in e4m3 become bf16. Taken when such a weight is loaded, so that a graph
+  // capture finds it.
+  std::byte* converted() {
+    if (!converted_) converted_.emplace(device_.allocate(kConvertedBytes, MemoryKind::kDevice));
+    return converted_->data();
+  }
   WeightStaging& staging() {
     if (staging_ == nullptr) staging_ = std::make_unique<WeightStaging>(device_);
     return *staging_;
@@ -29,6 +37,7 @@ class MatmulState final : public CudaOpState {
   Device& device_;
   std::unique_ptr<CublasLtMatmul> library_;
   std::unique_ptr<WeightStaging> staging_;
+  std::optional<Buffer> converted_;
 };
 
 inline MatmulState& matmul_state(CudaStream& stream) {

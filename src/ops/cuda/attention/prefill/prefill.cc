@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/attention/kv_tensor_map.h"
 #include "ops/cuda/attention/prefill/columns.h"
+#include "ops/cuda/attention/prefill/converted_kv.h"
 #include "ops/cuda/attention/prefill/params.h"
 #include "ops/cuda/attention/prefill/sm80.h"
 #include "ops/cuda/attention/prefill/sm90.h"
@@ -33,14 +34,13 @@ void check_supported(const AttentionArgs& args) {
   }
 }
 
-// The most KV heads, dividing all of them, whose K and V of the longest run fit half of the L2
+// The most KV heads, dividing those of `kv`, whose K and V of the longest run fit half of the L2
 // cache: tiles of these heads run side by side.
-int32_t heads_together(const AttentionArgs& args, int64_t l2_bytes) {
-  const int64_t bytes_per_head = std::max<int64_t>(max_run_tokens(args), 1) * 2 *
-                                 static_cast<int64_t>(args.kv.shape.token_bytes());
-  int32_t heads = args.kv.shape.num_kv_heads;
-  while (heads > 1 &&
-         (args.kv.shape.num_kv_heads % heads != 0 || heads * bytes_per_head > l2_bytes / 2)) {
+int32_t heads_together(const AttentionArgs& args, const KvBlockShape& kv, int64_t l2_bytes) {
+  const int64_t bytes_per_head =
+      std::max<int64_t>(max_run_tokens(args), 1) * 2 * static_cast<int64_t>(kv.token_bytes());
+  int32_t heads = kv.num_kv_heads;
+  while (heads > 1 && (kv.num_kv_heads % heads != 0 || heads * bytes_per_head > l2_bytes / 2)) {
     --heads;
   }
   return heads;
@@ -70,7 +70,7 @@ PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) 
       .head_dim = args.kv.shape.head_dim,
       .block_tokens = args.kv.shape.block_tokens,
       .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
-      .heads_together = heads_together(args, gpu.l2CacheSize),
+      .heads_together = heads_together(args, args.kv.shape, gpu.l2CacheSize),
       .scale = args.scale,
       .first = args.first,
       .last = args.last,
@@ -182,27 +182,150 @@ void split_tiles(const AttentionScratch& scratch, const Split& split, PrefillPar
 }
 
 // Tokens of a tile of the Hopper kernel, or 0: not this GPU, this build or this call.
-int32_t hopper_tile_tokens(const AttentionArgs& args, const PrefillSelection& selection,
-                           const cudaDeviceProp& gpu) {
+int32_t hopper_tile_tokens(const AttentionArgs& args, const cudaDeviceProp& gpu) {
   if (gpu.major != 9 || gpu.minor != 0) return 0;
   if (args.kv.num_blocks == 0) return 0;  // nothing to describe
-  const bool is_fp8 = args.kv.shape.element == KvElement::kE4m3;
-  if (is_fp8 && !selection.is_everything()) return 0;
   return sm90::tile_tokens(args.kv.shape.head_dim, args.kv.shape.block_tokens);
 }
 
-// Launches the Hopper kernel for the KV element. e4m3 needs no tensor map: its tiles are copied as
-// neighbouring bytes. REQUIRES: hopper_tile_tokens has chosen the kernel.
-cudaError_t launch_hopper(cudaStream_t handle, const AttentionArgs& args,
-                          const PrefillParams& params, const PrefillSelection& selection,
-                          int32_t tile_tokens) {
-  if (params.is_fp8) return sm90::launch_prefill_e4m3(handle, params);
-  const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
-  std::optional<CUtensorMap> column_map;
-  if (selection.columns != nullptr) {
-    column_map = make_kv_tensor_map(blocks_of_columns(args), tile_tokens);
+// ---- A call, or a part of it -------------------------------------------------------------------
+
+struct Call {
+  CudaStream& stream;
+  cudaStream_t handle;
+  const AttentionArgs& args;
+  const cudaDeviceProp& gpu;
+  int32_t tile_tokens = 0;  // of the Hopper kernel; 0: the general one
+};
+
+// REQUIRES: `kv` is where the keys of `params` lie.
+void launch_hopper(const Call& call, const KvBlocksView& kv, PrefillParams params,
+                   const PrefillSelection& selection, const KvBlocksView* columns) {
+  count_tiles(call.args, sm90::kRowsPerTile, params);
+  params.tiles_per_cta = tiles_per_cta(params, call.gpu);
+  if (selection.is_everything()) {
+    const LaunchTiles launch{params.num_tiles, params.tiles_per_cta, call.gpu.multiProcessorCount};
+    split_tiles(attention_scratch(call.stream), choose_split(call.args, launch), params);
   }
-  return sm90::launch_prefill(handle, params, selection, map, column_map ? &*column_map : nullptr);
+  // e4m3 needs no tensor map: its tiles are copied as neighbouring bytes.
+  if (params.is_fp8) {
+    check_cuda(sm90::launch_prefill_e4m3(call.handle, params), "launch of prefill attention");
+    return;
+  }
+  const CUtensorMap map = make_kv_tensor_map(kv, call.tile_tokens);
+  std::optional<CUtensorMap> column_map;
+  if (columns != nullptr) column_map = make_kv_tensor_map(*columns, call.tile_tokens);
+  check_cuda(sm90::launch_prefill(call.handle, params, selection, map,
+                                  column_map ? &*column_map : nullptr),
+             "launch of prefill attention");
+}
+
+// The parameters of a part of the call, whose KV is converted. Heads keep their distance in q, out
+// and state, so only where they begin changes; likewise for sequences.
+PrefillParams params_of(const Call& call, PrefillParams params, const CallPart& part,
+                        const ConvertedKv& converted) {
+  const int64_t q_head = int64_t{part.first_head} * params.group;
+  params.q += q_head * params.head_dim;
+  params.out += q_head * params.head_dim;
+  if (params.acc != nullptr) {
+    params.acc += q_head * params.head_dim;
+    params.max += q_head;
+    params.sum += q_head;
+  }
+  params.row_begin += part.first_seq;
+  params.first_pos += part.first_seq;
+  params.kv_begin += part.first_seq;
+  params.kv_end += part.first_seq;
+  params.block_table = converted.block_table;
+  params.max_blocks = converted.max_blocks;
+  params.kv_base = converted.kv.base;
+  params.kv_stride_bytes = static_cast<int64_t>(converted.kv.stride_bytes);
+  params.num_seqs = part.num_seqs;
+  params.num_kv_heads = part.num_heads;
+  params.heads_together = heads_together(call.args, converted.kv.shape, call.gpu.l2CacheSize);
+  params.is_fp8 = false;
+  return params;
+}
+
+// What a part of the call selects. Lists that all heads share stay where they are.
+CallSelection selection_of(CallSelection selection, const CallPart& part) {
+  if (selection.lists) {
+    PrefillLists& lists = *selection.lists;
+    const int64_t head = lists.num_list_heads == 1 ? 0 : part.first_head;
+    const int64_t first =
+        (int64_t{part.first_seq} * lists.num_list_heads + head) * lists.num_q_pages;
+    lists.page_ids += first * lists.max_pages;
+    lists.page_count += first;
+  }
+  if (!selection.mask) return selection;
+  PrefillMask& mask = *selection.mask;
+  const int64_t head = mask.num_list_heads == 1 ? 0 : part.first_head;
+  const int64_t first = (int64_t{part.first_seq} * mask.num_list_heads + head) * mask.num_q_tiles;
+  mask.bits += first * mask.num_words;
+  if (!selection.columns) return selection;
+  PrefillColumns& columns = *selection.columns;  // of one sequence
+  const int64_t first_record = head * mask.num_q_tiles * (columns.max_columns / kMaskTileTokens);
+  columns.positions += head * columns.num_segments * columns.max_columns;
+  columns.count += head * columns.num_segments;
+  columns.kept += first_record;
+  columns.tiles += first_record;
+  columns.num_tiles += head * mask.num_q_tiles;
+  return selection;
+}
+
+KvBlocksView columns_of(KvBlocksView columns, const CallPart& part) {
+  columns.base += columns.shape.key_offset(part.first_head);
+  columns.shape.num_kv_heads = part.num_heads;
+  return columns;
+}
+
+// Converts KV in e4m3 part by part, and attends each part as bf16. `part` is the first one.
+void attend_converted(const Call& call, const PrefillParams& params, const CallSelection& values,
+                      CallPart part, const KvScratch& scratch) {
+  const int32_t num_seqs = params.num_seqs;
+  const int32_t seqs_at_once = part.num_seqs;
+  for (; part.first_seq < num_seqs; part.first_seq += seqs_at_once) {
+    part.num_seqs = std::min(seqs_at_once, num_seqs - part.first_seq);
+    for (part.first_head = 0; part.first_head < params.num_kv_heads;
+         part.first_head += part.num_heads) {
+      const ConvertedKv converted = convert_kv(call.handle, call.args, part, scratch);
+      const CallSelection selected = selection_of(values, part);
+      std::optional<KvBlocksView> columns;
+      if (values.columns) columns = columns_of(blocks_of_columns(call.args), part);
+      launch_hopper(call, converted.kv, params_of(call, params, part, converted),
+                    selected.pointers(), columns ? &*columns : nullptr);
+    }
+  }
+}
+
+// Whether converting all KV first takes less time than turning it tile by tile: from about five
+// tiles of rows on. Both give the same bits.
+bool has_rows_to_convert(const AttentionArgs& args, const PrefillParams& params) {
+  constexpr int32_t kLeastTiles = 8;
+  return int64_t{args.batch.max_rows} * params.group >= kLeastTiles * sm90::kRowsPerTile;
+}
+
+void attend(const Call& call, const PrefillParams& params, const CallSelection& values) {
+  const PrefillSelection selection = values.pointers();
+  int32_t tile_tokens = call.tile_tokens;
+  if (tile_tokens > 0 && params.is_fp8) {
+    if (!selection.is_everything() || has_rows_to_convert(call.args, params)) {
+      const KvScratch& scratch = kv_scratch(call.stream, kLeastKvScratchBytes);
+      const CallPart part = choose_call_part(call.args, scratch.num_bytes());
+      if (part.num_seqs > 0) return attend_converted(call, params, values, part, scratch);
+    }
+    // The kernel that turns tiles has no selections.
+    if (!selection.is_everything()) tile_tokens = 0;
+  }
+  if (tile_tokens > 0) {
+    std::optional<KvBlocksView> columns;
+    if (values.columns) columns = blocks_of_columns(call.args);
+    launch_hopper(call, call.args.kv, params, selection, columns ? &*columns : nullptr);
+    return;
+  }
+  PrefillParams general = params;
+  count_tiles(call.args, sm80::kRowsPerTile, general);
+  check_cuda(sm80::launch_prefill(call.handle, general, selection), "launch of prefill attention");
 }
 
 }  // namespace
@@ -213,29 +336,20 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
                static_cast<const void*>(args.kv.base), args.kv.stride_bytes);
   if (args.batch.max_rows == 0 || args.batch.first_pos.dim(0) == 0) return;
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
-  PrefillParams params = make_params(args, gpu);
+  const PrefillParams params = make_params(args, gpu);
   CallSelection values = make_selection(args);
-  const PrefillSelection selection = values.pointers();
-  const int32_t tile_tokens = hopper_tile_tokens(args, selection, gpu);
   stream.submit("attention", [&](cudaStream_t handle) {
     if (values.columns) {
       place_found_columns(*values.mask, attention_scratch(stream).data(), *values.columns);
       check_cuda(find_columns(handle, params, *values.mask, *values.columns),
                  "launch of prefill attention's columns");
     }
-    if (tile_tokens > 0) {
-      count_tiles(args, sm90::kRowsPerTile, params);
-      params.tiles_per_cta = tiles_per_cta(params, gpu);
-      if (selection.is_everything()) {
-        const LaunchTiles launch{params.num_tiles, params.tiles_per_cta, gpu.multiProcessorCount};
-        split_tiles(attention_scratch(stream), choose_split(args, launch), params);
-      }
-      check_cuda(launch_hopper(handle, args, params, selection, tile_tokens),
-                 "launch of prefill attention");
-    } else {
-      count_tiles(args, sm80::kRowsPerTile, params);
-      check_cuda(sm80::launch_prefill(handle, params, selection), "launch of prefill attention");
-    }
+    attend({.stream = stream,
+            .handle = handle,
+            .args = args,
+            .gpu = gpu,
+            .tile_tokens = hopper_tile_tokens(args, gpu)},
+           params, values);
   });
 }
 

@@ -1,0 +1,114 @@
+// Bound: bytes, 2 read and 1 written for a number. A thread takes 8 columns at a time; 16 threads
+// have a group of 128 columns, and a block has a row where a row has one scale.
+#include <cuda_fp8.h>
+
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/matmul/quantize_rows.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr float kLargestE4m3 = 448.0f;
+constexpr int kThreads = 256;
+constexpr int kLaneColumns = 8;
+constexpr int kGroupLanes = kScaleGroup / kLaneColumns;
+
+struct QuantizeCall {
+  const uint16_t* x;
+  uint2* codes;  // of 8 columns
+  float* scales;
+  int64_t num_rows;
+  int32_t k;
+};
+
+__device__ inline float largest_of(const float (&values)[kLaneColumns]) {
+  float largest = 0.0f;
+#pragma unroll
+  for (const float value : values) largest = fmaxf(largest, fabsf(value));
+  return largest;
+}
+
+// A row with an infinity becomes NaN, as infinity over infinity; fmaxf leaves NaN out, which stays
+// NaN as e4m3.
+__device__ inline float scale_of(float largest) {
+  return largest > 0.0f ? largest / kLargestE4m3 : 1.0f;
+}
+
+__device__ inline uint2 quantize(const float (&values)[kLaneColumns], float scale) {
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = {values[2 * i] / scale, values[2 * i + 1] / scale};
+    pairs[i] = __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);
+  }
+  return {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
+}
+
+__global__ void __launch_bounds__(kThreads) quantize_groups(QuantizeCall call) {
+  const int64_t piece = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t pieces_per_row = call.k / kLaneColumns;
+  const int64_t row = piece / pieces_per_row;
+  const auto group = static_cast<int32_t>(piece % pieces_per_row / kGroupLanes);
+  wait_for_earlier_work();
+  if (row >= call.num_rows) return;  // of whole groups: k is a multiple of 128
+  float values[kLaneColumns];
+  unpack(reinterpret_cast<const Bf16x8*>(call.x)[piece], values);
+  float largest = largest_of(values);
+#pragma unroll
+  for (int step = kGroupLanes / 2; step > 0; step /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(__activemask(), largest, step, kGroupLanes));
+  }
+  const float scale = scale_of(largest);
+  call.codes[piece] = quantize(values, scale);
+  if (threadIdx.x % kGroupLanes == 0) call.scales[group * call.num_rows + row] = scale;
+}
+
+// grid: rows.
+__global__ void __launch_bounds__(kThreads) quantize_whole_rows(QuantizeCall call) {
+  const int64_t pieces_per_row = call.k / kLaneColumns;
+  const auto* x = reinterpret_cast<const Bf16x8*>(call.x) + blockIdx.x * pieces_per_row;
+  __shared__ float of_warps[kThreads / kWarpThreads];
+  wait_for_earlier_work();
+  float values[kLaneColumns];
+  float largest = 0.0f;
+  for (int64_t piece = threadIdx.x; piece < pieces_per_row; piece += kThreads) {
+    unpack(x[piece], values);
+    largest = fmaxf(largest, largest_of(values));
+  }
+#pragma unroll
+  for (int step = kWarpThreads / 2; step > 0; step /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+  }
+  if (threadIdx.x % kWarpThreads == 0) of_warps[threadIdx.x / kWarpThreads] = largest;
+  __syncthreads();
+#pragma unroll
+  for (const float of_warp : of_warps) largest = fmaxf(largest, of_warp);
+  const float scale = scale_of(largest);
+  for (int64_t piece = threadIdx.x; piece < pieces_per_row; piece += kThreads) {
+    unpack(x[piece], values);
+    call.codes[blockIdx.x * pieces_per_row + piece] = quantize(values, scale);
+  }
+  if (threadIdx.x == 0) call.scales[blockIdx.x] = scale;
+}
+
+}  // namespace
+
+void quantize_rows(CudaStream& stream, WeightFormat format, const TensorView& x,
+                   const QuantizedRows& to) {
+  const QuantizeCall call = {.x = reinterpret_cast<const uint16_t*>(x.bytes()),
+                             .codes = reinterpret_cast<uint2*>(to.codes),
+                             .scales = to.scales,
+                             .num_rows = x.dim(0),
+                             .k = static_cast<int32_t>(x.dim(1))};
+  if (format == WeightFormat::kE4m3Rows) {
+    quantize_whole_rows<<<static_cast<unsigned>(call.num_rows), kThreads, 0, stream.handle()>>>(
+        call);
+    return;
+  }
+  const int64_t num_pieces = call.num_rows * (call.k / kLaneColumns);
+  const auto num_blocks = static_cast<unsigned>((num_pieces + kThreads - 1) / kThreads);
+  quantize_groups<<<num_blocks, kThreads, 0, stream.handle()>>>(call);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,18 @@
+// OpNeeds: what a model and its KV cache demand of the memory that ops keep for a stream.
+//
+// Made by the memory plan; read by the backends. Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/kv_blocks.h"
+
+namespace sluice {
+
+struct OpNeeds {
+  bool has_e4m3_weights = false;
+  KvBlockShape kv;         // of the KV that attention reads
+  int64_t max_tokens = 0;  // of a sequence
+};
+
+}  // namespace sluice
