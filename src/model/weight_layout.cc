@@ -13,7 +13,9 @@
 namespace sluice {
 
 // Matrices that are multiplied as one have one format: a kernel reads all rows of a weight alike.
-WeightFormat WeightLayout::format_of(std::span<const std::string> modules) const {
+// Blocks stay blocks only where those of each matrix begin at one of the whole.
+WeightFormat WeightLayout::format_of(std::span<const std::string> modules,
+                                     int64_t part_rows) const {
   WeightFormat format = WeightFormat::kBFloat16;
   for (const std::string& module : modules) {
     const WeightFormat own = quantization_.format_of(module);
@@ -25,12 +27,15 @@ WeightFormat WeightLayout::format_of(std::span<const std::string> modules) const
     }
     format = own;
   }
+  if (format == WeightFormat::kE4m3Groups && part_rows % kScaleGroup == 0) {
+    return WeightFormat::kE4m3Blocks;
+  }
   return format;
 }
 
 PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols,
-                                  std::initializer_list<std::string> modules) {
-  const WeightFormat format = format_of({modules.begin(), modules.size()});
+                                  std::initializer_list<std::string> modules, int64_t part_rows) {
+  const WeightFormat format = format_of({modules.begin(), modules.size()}, part_rows);
   return {.data = arena_.take(packed_weight_bytes(device_, num_rows, num_cols, format)),
           .num_rows = num_rows,
           .num_cols = num_cols,
@@ -40,12 +45,12 @@ PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols,
 // One format for all: experts lie at equal distances, and one product serves them.
 PackedExperts WeightLayout::experts(int32_t num_experts, int64_t num_rows, int64_t num_cols,
                                     const std::string& prefix,
-                                    std::initializer_list<const char*> modules) {
+                                    std::initializer_list<const char*> modules, int64_t part_rows) {
   std::vector<std::string> names;
   for (int32_t e = 0; e < num_experts; ++e) {
     for (const char* module : modules) names.push_back(fmt::format("{}{}.{}", prefix, e, module));
   }
-  const WeightFormat format = format_of(names);
+  const WeightFormat format = format_of(names, part_rows);
   const size_t stride = packed_weight_bytes(device_, num_rows, num_cols, format);
   return {.first = {.data = arena_.take(stride * static_cast<size_t>(num_experts)),
                     .num_rows = num_rows,
@@ -112,7 +117,7 @@ void WeightLayout::add_head_vector(const std::string& name, const TensorView& ve
 // then belong to others in memory.
 void WeightLayout::add_head_columns(const std::string& name, const PackedWeight& matrix,
                                     const HeadPadding& padding) {
-  if (padding.present() && matrix.format == WeightFormat::kE4m3Groups) {
+  if (padding.present() && scales_per_row(matrix.format, kScaleGroup + 1) > 1) {
     fail(ErrorCode::kUnsupported,
          "{} has columns of heads of {} channels, which are padded to {}: its scales for 128 "
          "columns "

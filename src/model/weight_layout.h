@@ -59,13 +59,15 @@ class WeightLayout {
                std::vector<WeightSource>& sources)
       : arena_(arena), device_(device), quantization_(quantization), sources_(sources) {}
 
-  // Cuts memory of a matrix in which the weights of these modules lie, and of a vector (bf16).
+  // Cuts memory of a matrix in which the weights of these modules lie, and of a vector (bf16). The
+  // weights of several modules begin at multiples of `part_rows`.
   // Errors: kUnsupported if some of the modules are quantized and others are not.
   PackedWeight matrix(int64_t num_rows, int64_t num_cols,
-                      std::initializer_list<std::string> modules = {});
+                      std::initializer_list<std::string> modules = {}, int64_t part_rows = 0);
   // The same for each expert, whose modules are "PREFIX0.MODULE", "PREFIX1.MODULE" and so on.
   PackedExperts experts(int32_t num_experts, int64_t num_rows, int64_t num_cols,
-                        const std::string& prefix, std::initializer_list<const char*> modules);
+                        const std::string& prefix, std::initializer_list<const char*> modules,
+                        int64_t part_rows = 0);
   TensorView vector(int64_t length) { return arena_.tensor(DType::kBF16, {length}); }
 
   // These list one tensor each, and what it fills: rows of a matrix, or a vector.
@@ -96,7 +98,7 @@ class WeightLayout {
 
  private:
   // The one format of these modules. Errors: those of `matrix`.
-  WeightFormat format_of(std::span<const std::string> modules) const;
+  WeightFormat format_of(std::span<const std::string> modules, int64_t part_rows) const;
 
   Arena& arena_;
   Device& device_;

@@ -43,6 +43,21 @@ float element_as_float(const std::byte* data, DType dtype, int64_t index) {
   return static_cast<float>(BFloat16::from_bits(bits));
 }
 
+// Reads bytes [offset, offset + dst.size()) of a tensor. A code of e4m3 that is no number cannot
+// come from a quantizer, and kernels read it as one.
+// Errors: kModel naming the tensor.
+void read_numbers(const CheckpointTensor& tensor, size_t offset, std::span<std::byte> dst) {
+  tensor.read(offset, dst);
+  if (tensor.dtype != DType::kE4m3) return;
+  bool has_nan = false;
+  for (const std::byte code : dst) has_nan |= (code & std::byte{0x7f}) == std::byte{0x7f};
+  if (!has_nan) return;
+  throw Error(
+      ErrorCode::kModel,
+      fmt::format("tensor \"{}\" has NaN among its numbers; fetch the file again", tensor.name),
+      tensor.file->path().string());
+}
+
 // Reads a tensor's bytes on the threads of pack_weight, which must not throw. Keeps the first
 // failure, under a lock since several threads read at once.
 class TensorReader final : public WeightReader {
@@ -51,7 +66,7 @@ class TensorReader final : public WeightReader {
 
   void read(size_t offset, std::span<std::byte> dst) const noexcept override {
     try {
-      tensor_.read(offset, dst);
+      read_numbers(tensor_, offset, dst);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
@@ -90,7 +105,7 @@ std::vector<BFloat16> as_bf16(std::span<const std::byte> bytes, DType dtype) {
 // For tensors that the host must rearrange or convert: vectors and padded heads.
 std::vector<std::byte> read_whole(const CheckpointTensor& tensor) {
   std::vector<std::byte> bytes(tensor.num_bytes);
-  tensor.read(0, bytes);
+  read_numbers(tensor, 0, bytes);
   return bytes;
 }
 
@@ -164,12 +179,37 @@ constexpr float kDummyHalfWidth = 0.02f * 1.7320508f;
 
 // Uniform values with the given mean and standard deviation 0.02, the usual initialisation of
 // transformers. It keeps the activations of random models finite.
-void fill_uniform(std::vector<BFloat16>& values, float mean, uint64_t& state) {
+std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state) {
+  std::vector<BFloat16> values(count);
   for (BFloat16& value : values) {
     const float unit = static_cast<float>(split_mix(state) >> 40) * 0x1p-24f;  // [0, 1)
     value = BFloat16(mean + kDummyHalfWidth * (2 * unit - 1));
   }
+  return values;
 }
+
+// Values of matrices, drawn once and repeated from another place for each: timing does not depend
+// on values, and to draw those of 18,432 matrices of experts takes a minute. Their number is prime,
+// so that rows of one matrix differ.
+class DummyNumbers {
+ public:
+  explicit DummyNumbers(uint64_t& state) : drawn_(draw_uniform(1'000'003, 0, state)) {}
+
+  std::vector<BFloat16> next(size_t count, uint64_t& state) const {
+    std::vector<BFloat16> values(count);
+    size_t from = split_mix(state) % drawn_.size();
+    for (size_t at = 0; at < count; from = 0) {
+      const size_t length = std::min(drawn_.size() - from, count - at);
+      std::copy_n(drawn_.begin() + static_cast<std::ptrdiff_t>(from), length,
+                  values.begin() + static_cast<std::ptrdiff_t>(at));
+      at += length;
+    }
+    return values;
+  }
+
+ private:
+  std::vector<BFloat16> drawn_;
+};
 
 // The scales of a matrix whose rows are padded heads, one for each row; those of padding are 0, as
 // its numbers are.
@@ -238,23 +278,28 @@ struct DummyCodes {
   }
   static ScaleRows scales(const WeightSource& source) {
     const int64_t per_row = scales_per_row(source.matrix.format, source.shape[1]);
-    return {.values = std::vector<float>(static_cast<size_t>(source.shape[0] * per_row), kScale),
+    const int64_t scale_rows =
+        source.matrix.format == WeightFormat::kE4m3Blocks ? kScaleBlockRows : 1;
+    const int64_t num_rows = (source.shape[0] + scale_rows - 1) / scale_rows;
+    return {.values = std::vector<float>(static_cast<size_t>(num_rows * per_row), kScale),
+            .scale_rows = scale_rows,
             .per_row = per_row};
   }
 };
 
-// Fills one tensor with random values. Draws at most 1024 rows and repeats them: timing does not
-// depend on values, and drawing all weights of a large model would dominate the start. With padding
-// the slices are whole heads, since store_padded takes whole heads.
-void store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) {
+// Fills one tensor with random values, 1024 rows at a time, which are the same. With padding the
+// slices are whole heads, since store_padded takes whole heads.
+void store_dummy(const WeightSource& source, const DummyNumbers& numbers, uint64_t& state,
+                 Stream& stream) {
   const HeadPadding& padding = source.padding;
   const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
   const bool is_matrix = source.matrix.present();
   const int64_t rows_at_once = by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024;
   const int64_t rows = is_matrix ? source.shape[0] : 1;
   const int64_t cols = source.shape.back();
-  std::vector<BFloat16> values(static_cast<size_t>(std::min(rows, rows_at_once) * cols));
-  fill_uniform(values, source.dummy_mean, state);
+  const auto count = static_cast<size_t>(std::min(rows, rows_at_once) * cols);
+  const std::vector<BFloat16> values =
+      is_matrix ? numbers.next(count, state) : draw_uniform(count, source.dummy_mean, state);
   if (!is_matrix && !source.pads()) return store_vector(source, values, stream);
   const bool is_fp8 = has_scales(source.matrix.format);
   std::vector<uint8_t> codes;
@@ -400,9 +445,10 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
 void Weights::fill_dummy(uint64_t seed, Stream& stream,
                          const std::function<void(double)>& on_progress) {
   uint64_t state = seed;
+  const DummyNumbers numbers(state);
   size_t num_done = 0;
   for (const WeightSource& source : sources_) {
-    store_dummy(source, state, stream);
+    store_dummy(source, numbers, state, stream);
     if (on_progress) {
       on_progress(static_cast<double>(++num_done) / static_cast<double>(sources_.size()));
     }

@@ -34,7 +34,8 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
   const int64_t kv_rows = int64_t{num_kv_heads} * heads.padded_head_dim;
   Weights w;
   w.qkv = layout.matrix(q_rows + 2 * kv_rows, hidden,
-                        {name + "q_proj", name + "k_proj", name + "v_proj"});
+                        {name + "q_proj", name + "k_proj", name + "v_proj"},
+                        heads.present() ? 1 : kv_rows);
   layout.add_head_rows(name + "q_proj.weight", w.qkv, 0, num_q_heads, heads);
   layout.add_head_rows(name + "k_proj.weight", w.qkv, num_q_heads, num_kv_heads, heads);
   layout.add_head_rows(name + "v_proj.weight", w.qkv, num_q_heads + num_kv_heads, num_kv_heads,

@@ -93,7 +93,7 @@ ExpertMlp::Weights ExpertMlp::lay_out(WeightLayout& layout, const std::string& p
   w.router = layout.matrix(num_experts, hidden);
   layout.add_rows(block + "gate.weight", w.router, 0, num_experts);
   w.gate_up = layout.experts(num_experts, 2 * int64_t{intermediate_size}, hidden, experts,
-                             {own.gate, own.up});
+                             {own.gate, own.up}, intermediate_size);
   w.down = layout.experts(num_experts, hidden, intermediate_size, experts, {own.down});
   const double share = static_cast<double>(num_chosen) / num_experts;
   for (int32_t e = 0; e < num_experts; ++e) {
@@ -119,7 +119,7 @@ void ExpertMlp::lay_out_shared(WeightLayout& layout, const std::string& prefix, 
                                Weights& w) const {
   const std::string gate = prefix + ".gate_proj", up = prefix + ".up_proj";
   const std::string down = prefix + ".down_proj";
-  w.shared_gate_up = layout.matrix(2 * int64_t{shared_size}, hidden, {gate, up});
+  w.shared_gate_up = layout.matrix(2 * int64_t{shared_size}, hidden, {gate, up}, shared_size);
   layout.add_rows(gate + ".weight", w.shared_gate_up, 0, shared_size);
   layout.add_rows(up + ".weight", w.shared_gate_up, shared_size, shared_size);
   w.shared_down = layout.matrix(hidden, shared_size, {down});

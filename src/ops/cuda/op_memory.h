@@ -43,14 +43,41 @@ inline size_t stream_memory_bytes(const OpNeeds& needs) {
          (needs.has_e4m3_weights ? kConvertedBytes : 0) + kv_scratch_bytes(needs);
 }
 
+// Where the scale of a number of a weight with scales lies: f32 at (row >> row_shift) * row_stride
+// + column / 128 * group_stride, as cuBLASLt reads them. The blocks of 128 rows have a multiple
+// of 4.
+struct E4m3ScaleLayout {
+  int32_t row_shift = 0;
+  int64_t row_stride = 1;
+  int64_t group_stride = 0;
+  int64_t num_scales = 0;
+};
+
+inline E4m3ScaleLayout e4m3_scale_layout(WeightFormat format, int64_t num_rows, int64_t num_cols) {
+  const int64_t per_row = scales_per_row(format, num_cols);
+  if (format == WeightFormat::kE4m3Blocks) {
+    const int64_t stride = (per_row + 3) / 4 * 4;
+    return {.row_shift = 7,
+            .row_stride = stride,
+            .group_stride = 1,
+            .num_scales = (num_rows + kScaleGroup - 1) / kScaleGroup * stride};
+  }
+  return {.group_stride = format == WeightFormat::kE4m3Groups ? num_rows : 0,
+          .num_scales = num_rows * per_row};
+}
+
 // A packed weight is the matrix itself, row by row, and then its scales. Errors: kUnsupported for
 // another format.
 inline size_t row_major_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) {
   if (!has_scales(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   constexpr size_t kAlignment = 256;
   constexpr size_t kScaleAlignment = 16;
-  size_t num_bytes = weight_bytes(format, num_rows, num_cols);
-  if (has_scales(format)) num_bytes += kScaleAlignment;
+  size_t num_bytes = weight_bytes(WeightFormat::kBFloat16, num_rows, num_cols);
+  if (has_scales(format)) {
+    const E4m3ScaleLayout scales = e4m3_scale_layout(format, num_rows, num_cols);
+    num_bytes =
+        num_bytes / 2 + kScaleAlignment + static_cast<size_t>(scales.num_scales) * sizeof(float);
+  }
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 

@@ -17,20 +17,24 @@ class Device;
 // How the numbers of a weight are stored. pack_weight converts a checkpoint's numbers to it.
 //
 // A number of a format with scales stands for its e4m3 times an f32 scale, which belongs to a row:
-// one for all columns, or one for each 128. Blocks of 128 x 128 and whole matrices are stored with
-// a scale for each row, too, so that matrices side by side in one weight keep their own: at most 4
-// bytes for 128 numbers. Scales are stored as they came, neither merged nor rounded.
-enum class WeightFormat : uint8_t { kBFloat16, kE4m3Rows, kE4m3Groups };
+// one for all columns, or one for each 128. Whole matrices are stored with a scale for each row,
+// too, so that matrices side by side in one weight keep their own, and so are blocks of 128 x 128
+// unless all these matrices begin at multiples of 128 rows: kE4m3Blocks, which a backend may store
+// as kE4m3Groups. Scales are stored as they came, neither merged nor rounded.
+enum class WeightFormat : uint8_t { kBFloat16, kE4m3Rows, kE4m3Groups, kE4m3Blocks };
 
-inline constexpr int64_t kScaleGroup = 128;  // columns that share a scale in kE4m3Groups
+// Columns that share a scale in kE4m3Groups and kE4m3Blocks, and rows in kE4m3Blocks.
+inline constexpr int64_t kScaleGroup = 128;
 
 constexpr bool has_scales(WeightFormat format) {
-  return format == WeightFormat::kE4m3Rows || format == WeightFormat::kE4m3Groups;
+  return format == WeightFormat::kE4m3Rows || format == WeightFormat::kE4m3Groups ||
+         format == WeightFormat::kE4m3Blocks;
 }
 
 // Scales of one row of a format that has them.
 constexpr int64_t scales_per_row(WeightFormat format, int64_t num_cols) {
-  return format == WeightFormat::kE4m3Groups ? (num_cols + kScaleGroup - 1) / kScaleGroup : 1;
+  const bool by_row = format == WeightFormat::kBFloat16 || format == WeightFormat::kE4m3Rows;
+  return by_row ? 1 : (num_cols + kScaleGroup - 1) / kScaleGroup;
 }
 
 constexpr std::string_view weight_format_name(WeightFormat format) {
@@ -41,11 +45,13 @@ constexpr std::string_view weight_format_name(WeightFormat format) {
       return "fp8 (e4m3) with a scale for each row";
     case WeightFormat::kE4m3Groups:
       return "fp8 (e4m3) with a scale for each 128 columns of a row";
+    case WeightFormat::kE4m3Blocks:
+      return "fp8 (e4m3) with a scale for each 128 x 128 numbers";
   }
   return "?";
 }
 
-// Bytes of a matrix in a format, scales included, without the padding of a backend.
+// Bytes of a matrix in a format, scales of each row included, without the padding of a backend.
 constexpr size_t weight_bytes(WeightFormat format, int64_t num_rows, int64_t num_cols) {
   const size_t num_weights = static_cast<size_t>(num_rows) * static_cast<size_t>(num_cols);
   switch (format) {
@@ -53,6 +59,7 @@ constexpr size_t weight_bytes(WeightFormat format, int64_t num_rows, int64_t num
       return num_weights * sizeof(BFloat16);
     case WeightFormat::kE4m3Rows:
     case WeightFormat::kE4m3Groups:
+    case WeightFormat::kE4m3Blocks:
       return num_weights + static_cast<size_t>(num_rows * scales_per_row(format, num_cols)) * 4;
   }
   return 0;

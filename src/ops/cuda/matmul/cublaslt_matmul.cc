@@ -78,11 +78,14 @@ struct CublasLtMatmul::Plan {
     set_desc(desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (shape.has_bias) set_desc(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     if (has_scales(shape.format)) {
-      const int32_t mode = shape.format == WeightFormat::kE4m3Rows
-                               ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
-                               : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-      set_desc(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
-      set_desc(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+      const bool by_rows = shape.format == WeightFormat::kE4m3Rows;
+      const int32_t of_rows = by_rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                      : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+      const int32_t of_weight = shape.format == WeightFormat::kE4m3Blocks
+                                    ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                    : of_rows;
+      set_desc(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, of_weight);
+      set_desc(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_rows);
     }
     const cudaDataType_t type = has_scales(shape.format) ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
     make_layout(weight, type, shape.k, shape.n, shape.k);
@@ -100,6 +103,10 @@ struct CublasLtMatmul::Plan {
   Plan& operator=(const Plan&) = delete;
 
   // Plans are shared by all weights of a shape; what differs is set for each product.
+  void set_scales(const float* of_weight, const float* of_rows) const {
+    set_desc(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_weight);
+    set_desc(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_rows);
+  }
   void set_bias(const TensorView& bias) const {
     set_desc(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.bytes()));
   }
@@ -153,8 +160,7 @@ bool CublasLtMatmul::run_scaled(cudaStream_t stream, const ScaledArgs& args) {
   Plan* const plan = plan_for(shape);
   if (plan == nullptr) return false;
   if (shape.has_bias) plan->set_bias(args.bias);
-  set_desc(plan->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.weight_scales);
-  set_desc(plan->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.scales);
+  plan->set_scales(args.weight_scales, args.scales);
   multiply(stream, *plan, args.weight.data, args.codes, args.out);
   return true;
 }
@@ -180,6 +186,7 @@ CublasLtMatmul::Plan* CublasLtMatmul::plan_for(const Shape& shape) {
 // The algorithm of the rounded shape where it fits this one too, as it nearly always does.
 std::unique_ptr<CublasLtMatmul::Plan> CublasLtMatmul::make_plan(const Shape& shape) {
   auto plan = std::make_unique<Plan>(shape);
+  if (has_scales(shape.format)) plan->set_scales(any_scales(), any_scales());
   Shape rounded = shape;
   rounded.m = round_rows(shape.m);
   const auto known = algorithms_.find(rounded);
@@ -203,6 +210,7 @@ std::unique_ptr<CublasLtMatmul::Plan> CublasLtMatmul::make_plan(const Shape& sha
 // descriptor asks for answers with an error; without scales that is one.
 std::optional<cublasLtMatmulAlgo_t> CublasLtMatmul::choose_algorithm(const Shape& shape,
                                                                      const Plan& plan) {
+  if (has_scales(shape.format)) plan.set_scales(any_scales(), any_scales());
   Preference preference;
   const auto alignment = static_cast<uint32_t>(shape.alignment_bytes);
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_.size_bytes()});

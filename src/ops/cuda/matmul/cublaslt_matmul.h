@@ -69,6 +69,8 @@ class CublasLtMatmul {
   Plan* plan_for(const Shape& shape);
   std::unique_ptr<Plan> make_plan(const Shape& shape);
   std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const Shape& shape, const Plan& plan);
+  // An address of scales, without which the library proposes and checks no algorithm.
+  const float* any_scales() const { return reinterpret_cast<const float*>(workspace_.data()); }
   void multiply(cudaStream_t stream, Plan& plan, const std::byte* weight, const std::byte* x,
                 const TensorView& out);
 

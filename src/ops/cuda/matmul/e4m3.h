@@ -21,7 +21,7 @@ class CudaStream;
 
 namespace cuda {
 
-// Where the scales of a weight begin: f32 [scales_per_row, num_rows], as cuBLASLt reads them.
+// Where the scales of a weight begin (E4m3ScaleLayout).
 inline float* e4m3_scales(const PackedWeight& weight) {
   const int64_t num_codes = (weight.num_rows * weight.num_cols + 15) / 16 * 16;
   return reinterpret_cast<float*>(weight.data + num_codes);

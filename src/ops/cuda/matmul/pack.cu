@@ -43,8 +43,36 @@ void launch_convert(cudaStream_t stream, const std::byte* src, uint16_t* dst, si
       reinterpret_cast<const Element*>(src), dst, num_elements);
 }
 
+// Scales of blocks, which are stored as they are.
+void pack_block_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
+  SLUICE_CHECK(args.scale_rows == kScaleGroup && args.row_begin % kScaleGroup == 0,
+               "pack_weight: scales of {} rows from row {} on are not those of blocks",
+               args.scale_rows, args.row_begin);
+  const E4m3ScaleLayout layout =
+      e4m3_scale_layout(args.dst.format, args.dst.num_rows, args.dst.num_cols);
+  const int64_t per_row = scales_per_row(args.dst.format, args.dst.num_cols);
+  float* const dst = e4m3_scales(args.dst) + args.row_begin / kScaleGroup * layout.row_stride;
+  const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
+    auto* to = reinterpret_cast<float*>(piece.data());
+    auto at = static_cast<int64_t>(offset / sizeof(float));
+    for (size_t i = 0; i < piece.size() / sizeof(float); ++i, ++at) {
+      const int64_t group = at % layout.row_stride;
+      const int64_t row = at / layout.row_stride;
+      to[i] = group < per_row ? args.scales.data<float>()[row * per_row + group] : 0.0f;
+    }
+  };
+  const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
+    check_cuda(cudaMemcpyAsync(dst + offset / sizeof(float), piece, num_bytes,
+                               cudaMemcpyHostToDevice, handle),
+               "cudaMemcpyAsync");
+  };
+  const auto num_scales = static_cast<size_t>(args.scales.dim(0) * layout.row_stride);
+  state.staging().run(handle, num_scales * sizeof(float), fetch, enqueue);
+}
+
 // The scales of the rows, each as often as it stands for a row, a group of columns at a time.
 void pack_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
+  if (args.dst.format == WeightFormat::kE4m3Blocks) return pack_block_scales(handle, args, state);
   const int64_t per_row = scales_per_row(args.dst.format, args.dst.num_cols);
   for (int64_t group = 0; group < per_row; ++group) {
     float* const dst = e4m3_scales(args.dst) + group * args.dst.num_rows + args.row_begin;

@@ -145,9 +145,11 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, (kLeastBlocks<kTiles, kW
   }
   __syncthreads();
   if constexpr (kGated) {
-    write_gated<kTiles, kWarps>(call, shared_sums);
+    write_gated<kTiles, kWarps>(call, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x),
+                                shared_sums);
   } else {
-    write_sums<kTiles, kWarps, Out>(call, shared_sums);
+    write_sums<kTiles, kWarps, Out>(call, static_cast<int>(blockIdx.x),
+                                    static_cast<int>(threadIdx.x), shared_sums);
   }
 }
 

@@ -2,7 +2,7 @@
 // block are added up and written.
 //
 // A block has 1 to 4 tiles of 8 weight rows and all of k, which its warps share. Used by skinny.cu
-// and skinny_e4m3.cu. Thread rule: device code.
+// and e4m3.cu. Thread rule: device code.
 #pragma once
 
 #include <type_traits>
@@ -78,15 +78,16 @@ __device__ inline float sum_of_warps(const float* sums, int row, int column) {
   return sum;
 }
 
-// Writes a block's columns of out, plus bias; `sums` is as sum_of_warps reads it.
+// Writes the columns of out of a block's part of the weight, the `part`th, plus bias; `thread` is
+// one of the block's, each once, and `sums` is as sum_of_warps reads it.
 template <int kTiles, int kWarps, typename Out>
-__device__ inline void write_sums(const SkinnyCall& call, const float* sums) {
+__device__ inline void write_sums(const SkinnyCall& call, int part, int thread, const float* sums) {
   constexpr int kColumns = kTiles * kTileRows;
-  for (int i = threadIdx.x; i < call.m * kColumns; i += kWarps * kWarpThreads) {
+  for (int i = thread; i < call.m * kColumns; i += kWarps * kWarpThreads) {
     const int row = i / kColumns;
     const int column = i % kColumns;
     float sum = sum_of_warps<kTiles, kWarps>(sums, row, column);
-    const int n = blockIdx.x * kColumns + column;
+    const int n = part * kColumns + column;
     if (n >= call.n) continue;
     if (call.bias != nullptr) sum += bf16_to_float(call.bias[n]);
     store(static_cast<Out*>(call.out) + static_cast<int64_t>(row) * call.n + n, sum);
@@ -96,14 +97,15 @@ __device__ inline void write_sums(const SkinnyCall& call, const float* sums) {
 // The same, after the gate: the first half of the tiles are gates, the second half `up`. Both are
 // rounded to bf16 as if `matmul` had written them (the contract of gated_product).
 template <int kTiles, int kWarps>
-__device__ inline void write_gated(const SkinnyCall& call, const float* sums) {
+__device__ inline void write_gated(const SkinnyCall& call, int part, int thread,
+                                   const float* sums) {
   constexpr int kColumns = kTiles / 2 * kTileRows;
-  for (int i = threadIdx.x; i < call.m * kColumns; i += kWarps * kWarpThreads) {
+  for (int i = thread; i < call.m * kColumns; i += kWarps * kWarpThreads) {
     const int row = i / kColumns;
     const int column = i % kColumns;
     const float gate = sum_of_warps<kTiles, kWarps>(sums, row, column);
     const float up = sum_of_warps<kTiles, kWarps>(sums, row, column + kColumns);
-    const int n = blockIdx.x * kColumns + column;
+    const int n = part * kColumns + column;
     if (n >= call.gated) continue;
     store(static_cast<uint16_t*>(call.out) + static_cast<int64_t>(row) * call.gated + n,
           silu_times(bf16_to_float(float_to_bf16(gate)), bf16_to_float(float_to_bf16(up))));
