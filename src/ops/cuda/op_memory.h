@@ -46,11 +46,11 @@ inline size_t stream_memory_bytes(const OpNeeds& needs) {
 // A packed weight is the matrix itself, row by row, and then its scales. Errors: kUnsupported for
 // another format.
 inline size_t row_major_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) {
-  if (!has_scales(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
+  if (!stores_e4m3(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   constexpr size_t kAlignment = 256;
   constexpr size_t kScaleAlignment = 16;
   size_t num_bytes = weight_bytes(format, num_rows, num_cols);
-  if (has_scales(format)) num_bytes += kScaleAlignment;
+  if (stores_e4m3(format)) num_bytes += kScaleAlignment;
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
