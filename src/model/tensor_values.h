@@ -1,0 +1,35 @@
+// The values of a checkpoint's tensors in host memory: for those that the host rearranges, converts
+// or checks.
+//
+// Used by the loader of weights. Thread rule: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "core/dtype.h"
+#include "io/model_directory.h"
+
+namespace sluice {
+
+// Element `index` of packed values of a floating-point type, as f32.
+float element_as_float(const std::byte* data, DType dtype, int64_t index);
+
+// All bytes. Errors: those of CheckpointTensor::read, as of the others.
+std::vector<std::byte> read_whole(const CheckpointTensor& tensor);
+
+// All elements of a floating-point type, as f32.
+std::vector<float> read_floats(const CheckpointTensor& tensor);
+
+// All elements of an integer type. REQUIRES: Integer has the size of one.
+template <typename Integer>
+std::vector<Integer> read_integers_of(const CheckpointTensor& tensor) {
+  const std::vector<std::byte> bytes = read_whole(tensor);
+  std::vector<Integer> values(bytes.size() / sizeof(Integer));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+}  // namespace sluice
