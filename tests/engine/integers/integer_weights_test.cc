@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "support/integer_models.h"
 #include "support/loaded_weights.h"
 #include "support/run_bits.h"
+#include "support/source_dir.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -97,24 +99,42 @@ void expect_parts(const Loaded& loaded, const PackedWeight& matrix, const Quanti
   EXPECT_TRUE(stores_integers(matrix.format));
 }
 
+// Compares all matrices of a layer.
+void expect_layer(const Loaded& loaded, int32_t layer, const QuantizedModel& model) {
+  const std::string name = "model.layers." + std::to_string(layer) + ".";
+  const LayerWeights& weights = loaded.weights->layer(LayerId(layer));
+  const auto& attention = std::get<Attention::Weights>(weights.mixer);
+  const auto& mlp = std::get<DenseMlp::Weights>(weights.mlp);
+  const std::string self = name + "self_attn.";
+  expect_parts(loaded, attention.qkv, model, {self + "q_proj", self + "k_proj", self + "v_proj"});
+  expect_parts(loaded, attention.o, model, {self + "o_proj"});
+  expect_parts(loaded, mlp.gate_up, model, {name + "mlp.gate_proj", name + "mlp.up_proj"});
+  expect_parts(loaded, mlp.down, model, {name + "mlp.down_proj"});
+}
+
 TEST(IntegerWeights, LoadedNumbersAreThoseOfTheFile) {
   for (const IntegerKind& kind : all_kinds()) {
     SCOPED_TRACE(kind_name(kind));
     const TempDir dir;
     const QuantizedModel model = write_integer_model(kTinyModel, kind, dir.path());
     const Loaded loaded = load(dir.path());
-    for (int32_t layer = 0; layer < 2; ++layer) {
-      const std::string name = "model.layers." + std::to_string(layer) + ".";
-      const LayerWeights& weights = loaded.weights->layer(LayerId(layer));
-      const auto& attention = std::get<Attention::Weights>(weights.mixer);
-      const auto& mlp = std::get<DenseMlp::Weights>(weights.mlp);
-      const std::string self = name + "self_attn.";
-      expect_parts(loaded, attention.qkv, model,
-                   {self + "q_proj", self + "k_proj", self + "v_proj"});
-      expect_parts(loaded, attention.o, model, {self + "o_proj"});
-      expect_parts(loaded, mlp.gate_up, model, {name + "mlp.gate_proj", name + "mlp.up_proj"});
-      expect_parts(loaded, mlp.down, model, {name + "mlp.down_proj"});
+    for (int32_t layer = 0; layer < 2; ++layer) expect_layer(loaded, layer, model);
+  }
+}
+
+// Files and numbers of the exporters' own decoders (tools/golden/make_integer_golden.py).
+TEST(IntegerWeights, LoadedNumbersAreThoseOfTheExporters) {
+  for (const char* name : {"packed4", "packed8", "awq", "gptq", "gptq8", "gptq_v2"}) {
+    SCOPED_TRACE(name);
+    const std::filesystem::path path = testing::source_dir() / "tests/golden/integers" / name;
+    const ModelFile file(path / "expected.safetensors");
+    QuantizedModel model;
+    for (const SafetensorsEntry& entry : read_safetensors_header(file).tensors) {
+      std::vector<float>& weight = model.weights[entry.name];
+      weight.resize((entry.end - entry.begin) / sizeof(float));
+      file.read(entry.begin, std::as_writable_bytes(std::span(weight)));
     }
+    expect_layer(load(path), 0, model);
   }
 }
 
