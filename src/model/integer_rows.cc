@@ -1,5 +1,4 @@
-// Decodes row by row, on the threads that pack: words of AWQ and GPTQ hold one or eight rows for
-// each column, so the 16 rows of a panel pass over the same cache lines.
+// Decodes on the threads that pack, the rows of a panel at a time.
 #include "model/integer_rows.h"
 
 #include <algorithm>
@@ -23,9 +22,20 @@ constexpr int kAwqShifts[] = {0, 16, 4, 20, 8, 24, 12, 28};
               tensor.file->path().string());
 }
 
-// The number at `index` of packed words, in bits of its word.
-uint32_t packed_at(const uint32_t* words, int64_t index, int bits) {
-  return words[index * bits / 32] >> (index * bits % 32);
+// Words [rows, cols] as [cols, rows], in squares of a cache line.
+std::vector<uint32_t> transposed(const std::vector<uint32_t>& words, int64_t rows, int64_t cols) {
+  constexpr int64_t kSide = 16;
+  std::vector<uint32_t> turned(words.size());
+  for (int64_t row = 0; row < rows; row += kSide) {
+    for (int64_t col = 0; col < cols; col += kSide) {
+      for (int64_t c = col; c < std::min(col + kSide, cols); ++c) {
+        for (int64_t r = row; r < std::min(row + kSide, rows); ++r) {
+          turned[static_cast<size_t>(c * rows + r)] = words[static_cast<size_t>(r * cols + c)];
+        }
+      }
+    }
+  }
+  return turned;
 }
 
 }  // namespace
@@ -48,6 +58,7 @@ IntegerRows::IntegerRows(const WeightSource& source, const Checkpoint& checkpoin
                                             shape_string(source.shape)));
   }
   words_ = read_integers_of<uint32_t>(tensors.numbers);
+  if (layout_.form == IntegerForm::kAwq) words_ = transposed(words_, layout_.k, layout_.n / 8);
   scales_.per_row = layout_.groups;
   read_scales(tensors);
   read_zeros(tensors);
@@ -130,34 +141,57 @@ void IntegerRows::read_order(const IntegerTensors& tensors, bool is_ordered) {
   if (is_ordered) scales_.order = order_;
 }
 
-void IntegerRows::read_row(int64_t row, std::byte* dst) const {
-  const auto each = [&](const auto& number) {
-    for (int64_t i = 0; i < layout_.k; ++i) {
-      const int64_t column = order_.empty() ? i : order_[static_cast<size_t>(i)];
-      dst[i] = static_cast<std::byte>(number(column) & layout_.mask());
+// Tiles of 16 rows, which share words of AWQ and GPTQ, by 64 columns, in a buffer: rows of `dst`
+// lie at distances at which they would displace each other from the cache.
+template <typename Number>
+void IntegerRows::read_tiles(int64_t first, std::span<std::byte> dst, const Number& number) const {
+  constexpr int64_t kRows = 16, kCols = 64;
+  const int64_t num_rows = std::ssize(dst) / layout_.k;
+  std::byte tile[kRows][kCols];
+  for (int64_t row = 0; row < num_rows; row += kRows) {
+    const int64_t rows = std::min(kRows, num_rows - row);
+    for (int64_t begin = 0; begin < layout_.k; begin += kCols) {
+      const int64_t cols = std::min(kCols, layout_.k - begin);
+      for (int64_t i = 0; i < cols; ++i) {
+        const int64_t column = order_.empty() ? begin + i : order_[static_cast<size_t>(begin + i)];
+        for (int64_t r = 0; r < rows; ++r) {
+          tile[r][i] = static_cast<std::byte>(number(first + row + r, column) & layout_.mask());
+        }
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        std::copy_n(tile[r], cols, dst.data() + (row + r) * layout_.k + begin);
+      }
     }
-  };
+  }
+}
+
+template <int kBits>
+void IntegerRows::read_numbers(int64_t first, std::span<std::byte> dst) const {
+  constexpr uint32_t kPerWord = 32 / kBits;
   const uint32_t* const words = words_.data();
-  const int bits = layout_.bits;
+  const auto shift_of = [](int64_t place) {
+    return static_cast<uint32_t>(place) % kPerWord * kBits;
+  };
+  const auto word_of = [](int64_t place) { return static_cast<uint32_t>(place) / kPerWord; };
   if (layout_.form == IntegerForm::kPackQuantized) {
-    const int64_t row_words = (layout_.k * bits + 31) / 32;
-    each([&](int64_t column) { return packed_at(words + row * row_words, column, bits); });
+    const int64_t row_words = word_of(layout_.k + kPerWord - 1);
+    read_tiles(first, dst, [=](int64_t row, int64_t column) {
+      return words[row * row_words + word_of(column)] >> shift_of(column);
+    });
   } else if (layout_.form == IntegerForm::kAwq) {
-    const int shift = kAwqShifts[row % 8];
-    each([&](int64_t column) { return words[column * (layout_.n / 8) + row / 8] >> shift; });
+    read_tiles(first, dst, [=, k = layout_.k](int64_t row, int64_t column) {
+      return words[word_of(row) * k + column] >> kAwqShifts[row % 8];
+    });
   } else {
-    const int64_t per_word = layout_.per_word();
-    each([&](int64_t column) {
-      return words[column / per_word * layout_.n + row] >> (column % per_word * bits);
+    read_tiles(first, dst, [=, n = layout_.n](int64_t row, int64_t column) {
+      return words[word_of(column) * n + row] >> shift_of(column);
     });
   }
 }
 
 void IntegerRows::read(size_t offset, std::span<std::byte> dst) const noexcept {
-  const auto row_bytes = static_cast<size_t>(layout_.k);
-  for (size_t done = 0; done < dst.size(); done += row_bytes) {
-    read_row(static_cast<int64_t>((offset + done) / row_bytes), dst.data() + done);
-  }
+  const int64_t first = static_cast<int64_t>(offset) / layout_.k;
+  layout_.bits == 4 ? read_numbers<4>(first, dst) : read_numbers<8>(first, dst);
 }
 
 }  // namespace sluice

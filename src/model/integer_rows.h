@@ -62,7 +62,11 @@ class IntegerRows final : public WeightReader {
   };
 
   static Layout layout_of(const WeightSource& source);
-  void read_row(int64_t row, std::byte* dst) const;
+  // Rows from `first` on; number(row, column) has the number in its lowest bits.
+  template <typename Number>
+  void read_tiles(int64_t first, std::span<std::byte> dst, const Number& number) const;
+  template <int kBits>
+  void read_numbers(int64_t first, std::span<std::byte> dst) const;
   uint8_t zero_of(const std::vector<uint32_t>& words, int64_t row, int64_t group) const;
   void read_zeros(const IntegerTensors& tensors);
   void read_scales(const IntegerTensors& tensors);
@@ -70,7 +74,7 @@ class IntegerRows final : public WeightReader {
   void read_order(const IntegerTensors& tensors, bool is_ordered);
 
   Layout layout_;
-  std::vector<uint32_t> words_;  // of the numbers
+  std::vector<uint32_t> words_;  // of the numbers; of kAwq [N / 8, K], so that rows are near
   std::vector<int32_t> order_;   // empty: that of the file
   ScaleRows scales_;
 };

@@ -1,6 +1,8 @@
 // Conversions of single elements; matrices are converted by pack_weight.
 #include "model/tensor_values.h"
 
+#include <cstring>
+
 #include "core/error.h"
 
 namespace sluice {

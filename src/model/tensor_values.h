@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <span>
 #include <vector>
 
 #include "core/dtype.h"
@@ -26,9 +26,8 @@ std::vector<float> read_floats(const CheckpointTensor& tensor);
 // All elements of an integer type. REQUIRES: Integer has the size of one.
 template <typename Integer>
 std::vector<Integer> read_integers_of(const CheckpointTensor& tensor) {
-  const std::vector<std::byte> bytes = read_whole(tensor);
-  std::vector<Integer> values(bytes.size() / sizeof(Integer));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
+  std::vector<Integer> values(tensor.num_bytes / sizeof(Integer));
+  tensor.read(0, std::as_writable_bytes(std::span(values)));
   return values;
 }
 
