@@ -397,16 +397,15 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
 }
 
 // A file and a configuration of different repositories, or a half-converted model.
-CheckpointTensor Checkpoint::fp8_tensor(std::string_view name,
-                                        std::span<const int64_t> shape) const {
+CheckpointTensor Checkpoint::quantized_tensor(std::string_view name, std::span<const int64_t> shape,
+                                              DType dtype) const {
   const NamedEntry& named = find(name, shape);
   const Entry& entry = named.second;
-  if (entry.dtype != DType::kE4m3) {
-    fail_model(
-        files_[entry.file].path().string(),
-        "tensor \"{}\" is {}, but quantization_config of config.json makes it F8_E4M3; fetch "
-        "both from one place",
-        name, entry.dtype_name);
+  if (entry.dtype != dtype) {
+    fail_model(files_[entry.file].path().string(),
+               "tensor \"{}\" is {}, but quantization_config of config.json makes it {}; fetch "
+               "both from one place",
+               name, entry.dtype_name, safetensors_dtype_name(dtype));
   }
   return describe(named);
 }

@@ -54,7 +54,7 @@ class ModelDirectory {
 // Aliasing: name, shape and file belong to the Checkpoint.
 struct CheckpointTensor {
   std::string_view name;
-  DType dtype = DType::kBF16;  // kBF16, kF16, kF32 or, of fp8_tensor, kE4m3
+  DType dtype = DType::kBF16;  // kBF16, kF16, kF32 or that of quantized_tensor
   std::span<const int64_t> shape;
   size_t num_bytes = 0;  // of the elements as `dtype`
   const ModelFile* file = nullptr;
@@ -99,9 +99,10 @@ class Checkpoint {
   // kUnsupported naming tensor and type when it is not BF16, F16 or F32, and the method when other
   // tensors show that the weights are quantized.
   CheckpointTensor tensor(std::string_view name, std::span<const int64_t> shape) const;
-  // The same for one that is stored in e4m3 (WeightQuantization). Errors: also kModel for another
-  // type.
-  CheckpointTensor fp8_tensor(std::string_view name, std::span<const int64_t> shape) const;
+  // The same for one of quantized weights (WeightQuantization), which is kE4m3, kI32 or kI64.
+  // Errors: also kModel for another type.
+  CheckpointTensor quantized_tensor(std::string_view name, std::span<const int64_t> shape,
+                                    DType dtype) const;
   // The shape of a tensor; nothing if it is missing.
   std::optional<std::span<const int64_t>> shape_of(std::string_view name) const;
 

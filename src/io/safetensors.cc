@@ -281,6 +281,10 @@ std::string render_header(std::span<const SafetensorsInput* const> tensors,
 
 }  // namespace
 
+std::string_view safetensors_dtype_name(DType dtype) {
+  return kOfficialDTypes[dtype_rank(dtype)].name;
+}
+
 void write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsInput> tensors,
                        const std::map<std::string, std::string>& metadata) {
   std::vector<const SafetensorsInput*> ordered;

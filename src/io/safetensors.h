@@ -61,6 +61,9 @@ struct SafetensorsInput {
   std::span<const std::byte> bytes;
 };
 
+// The format's name of a type: "F8_E4M3".
+std::string_view safetensors_dtype_name(DType dtype);
+
 // Writes a file that appears only when it is complete, byte for byte as the reference writer does:
 // wider types first, then by name, header padded so that data starts at a multiple of 8.
 //

@@ -1,4 +1,4 @@
-// The methods that exporters name, the two that are read, and the names of the others' files.
+// The methods that exporters name, those that are read, and the names of the others' files.
 //
 // A refusal is only of use if it says which file to take. Publishers append the method to the name
 // of the model, and the README of a quantized model names what it was made from.
@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/config_limits.h"
+#include "model/integer_quantization.h"
 
 namespace sluice {
 namespace {
@@ -90,8 +91,10 @@ bool matches_beginning(const std::string& pattern, std::string_view module) {
   }
 }
 
-// Refuses a method that is not read. MLX writes `quantization` and no method.
-[[noreturn]] void refuse(const JsonObject& config, std::string_view key) {
+// Refuses a method that is not read, or not with the setting `unsupported`. MLX writes
+// `quantization` and no method.
+[[noreturn]] void refuse(const JsonObject& config, std::string_view key,
+                         const std::string& unsupported = "") {
   std::string method = "a method that it does not name";
   std::string_view suffix;
   if (config.get(key).is_object()) {
@@ -99,14 +102,16 @@ bool matches_beginning(const std::string& pattern, std::string_view module) {
     method = describe_method(given);
     suffix = suffix_of(text_of(given, "quant_method"), text_of(given, "format"));
   }
+  if (!unsupported.empty()) method += " with " + unsupported;
   const std::string where =
       suffix.empty() ? ""
                      : fmt::format(", mostly the repository of the same name without {}", suffix);
   fail_unsupported(
       config, fmt::format("{} says that the weights are quantized with {}; of quantized weights "
-                          "FP8 (fp8, and float-quantized of compressed-tensors) is supported, "
-                          "use that or the BF16, F16 or F32 version of the model{}; its README "
-                          "names it as base_model",
+                          "FP8 (fp8, and float-quantized of compressed-tensors) and integers of "
+                          "4 or 8 bits (pack-quantized, gptq, and awq of version gemm in 4 bits) "
+                          "are supported, use one of these or the BF16, F16 or F32 version of the "
+                          "model{}; its README names it as base_model",
                           key, method, where));
 }
 
@@ -159,6 +164,11 @@ std::optional<WeightQuantization> read_compressed(const JsonObject& given) {
   } else {
     weights.fail("strategy", "\"tensor\", \"channel\" or \"block\"");
   }
+  return quantization;
+}
+
+// The modules that compressed-tensors leaves out, by name or by regular expression.
+void read_ignored(const JsonObject& given, WeightQuantization& quantization) {
   constexpr std::string_view kPattern = "re:";
   for (const std::string& module : given.find_strings("ignore")) {
     if (!module.starts_with(kPattern)) {
@@ -168,7 +178,16 @@ std::optional<WeightQuantization> read_compressed(const JsonObject& given) {
     quantization.patterns.push_back(module.substr(kPattern.size()));
     matches_beginning(quantization.patterns.back(), "");
   }
-  return quantization;
+}
+
+// What a method whose weights are integers says; nothing for other methods.
+std::optional<IntegerReading> read_integers(const JsonObject& given) {
+  const std::string method = text_of(given, "quant_method");
+  if (method == "awq") return read_awq(given);
+  if (method == "gptq") return read_gptq(given);
+  const bool is_packed = method == "compressed-tensors" &&
+                         text_of(given, "format") == "pack-quantized" && given.has("config_groups");
+  return is_packed ? std::optional(read_pack_quantized(given)) : std::nullopt;
 }
 
 }  // namespace
@@ -183,9 +202,12 @@ WeightFormat WeightQuantization::format_of(std::string_view module) const {
   const auto matches = [&](const std::string& pattern) {
     return matches_beginning(pattern, module);
   };
+  const auto is_part = [&](const std::string& part) { return module.find(part) != module.npos; };
   const bool is_plain = !present() || module == "lm_head" || std::ranges::any_of(ignored, is_in) ||
-                        std::ranges::any_of(patterns, matches);
+                        std::ranges::any_of(patterns, matches) ||
+                        std::ranges::any_of(parts, is_part);
   if (is_plain) return WeightFormat::kBFloat16;
+  if (has_integers()) return integer_format;
   return scales == WeightScales::kBlocks ? WeightFormat::kE4m3Groups : WeightFormat::kE4m3Rows;
 }
 
@@ -197,10 +219,16 @@ WeightQuantization read_quantization(const JsonObject& config) {
   const JsonObject given = config.get_object(kKey);
   const std::string method = text_of(given, "quant_method");
   if (method == "fp8") return read_fp8(given);
-  if (method == "compressed-tensors") {
-    if (auto quantization = read_compressed(given)) return *std::move(quantization);
+  std::optional<WeightQuantization> quantization;
+  if (auto reading = read_integers(given)) {
+    if (reading->unsupported) refuse(config, kKey, *reading->unsupported);
+    quantization = std::move(reading->quantization);
+  } else if (method == "compressed-tensors") {
+    quantization = read_compressed(given);
   }
-  refuse(config, kKey);
+  if (!quantization) refuse(config, kKey);
+  read_ignored(given, *quantization);
+  return *std::move(quantization);
 }
 
 bool is_unread_scale(std::string_view tensor) {

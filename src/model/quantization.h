@@ -23,21 +23,37 @@ enum class WeightScales {
 
 inline constexpr int64_t kScaleBlockRows = 128;  // of kBlocks; its columns are kScaleGroup
 
+// How a checkpoint lays out weights in integers (model/integer_rows.h has the layouts).
+enum class IntegerForm {
+  kNone,
+  kPackQuantized,  // of compressed-tensors
+  kAwq,            // version gemm
+  kGptq,           // version 1: zero points are stored less one
+  kGptqV2,
+};
+
+// Weights in FP8 have `scales`, those in integers `integers`.
 struct WeightQuantization {
   WeightScales scales = WeightScales::kNone;
-  std::string scale_suffix;           // of the scales' tensor in place of ".weight"
+  std::string scale_suffix;  // of the scales' tensor in place of ".weight"
+  IntegerForm integers = IntegerForm::kNone;
+  WeightFormat integer_format;        // with an order: each matrix has a g_idx
+  bool symmetric = false;             // no zero points are stored: all are half of the range
   std::vector<std::string> ignored;   // modules that are not quantized, and what is in them
   std::vector<std::string> patterns;  // the same by regular expressions of how names begin
+  std::vector<std::string> parts;     // the same by a part of the name
 
-  bool present() const { return scales != WeightScales::kNone; }
+  bool present() const { return scales != WeightScales::kNone || has_integers(); }
+  bool has_integers() const { return integers != IntegerForm::kNone; }
   // How the weight of a module ("model.layers.0.self_attn.q_proj") is stored.
   WeightFormat format_of(std::string_view module) const;
 };
 
-// FP8: `quant_method` fp8, and compressed-tensors' `float-quantized`. Scales of activations and of
-// KV are not read: activations stay bf16.
-// Errors: kUnsupported for all other methods, naming the method, its form and the repository to
-// fetch instead; kModel for values that contradict each other.
+// FP8: `quant_method` fp8, and compressed-tensors' `float-quantized`. Integers of 4 or 8 bits:
+// compressed-tensors' `pack-quantized`, gptq, and awq. Scales of activations and of KV are not
+// read: activations stay bf16. Errors: kUnsupported for all other methods, naming the method, its
+// form, the setting that has no reader and the repository to fetch instead; kModel for values that
+// contradict each other.
 WeightQuantization read_quantization(const JsonObject& config);
 
 // Whether a tensor of a quantized checkpoint is a scale that is not read.

@@ -13,8 +13,9 @@
 namespace sluice {
 
 // Matrices that are multiplied as one have one format: a kernel reads all rows of a weight alike.
-// Blocks stay blocks only where those of each matrix begin at one of the whole.
-WeightFormat WeightLayout::format_of(std::span<const std::string> modules,
+// Each part of a matrix has an order of columns of its own, and blocks stay blocks only where those
+// of each part begin at one of the whole.
+WeightFormat WeightLayout::format_of(std::span<const std::string> modules, size_t num_parts,
                                      int64_t part_rows) const {
   WeightFormat format = WeightFormat::kBFloat16;
   for (const std::string& module : modules) {
@@ -30,12 +31,14 @@ WeightFormat WeightLayout::format_of(std::span<const std::string> modules,
   if (format == WeightFormat::kE4m3Groups && part_rows % kScaleGroup == 0) {
     return WeightFormat::kE4m3Blocks;
   }
+  format.num_orders *= static_cast<int32_t>(num_parts);
   return format;
 }
 
 PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols,
                                   std::initializer_list<std::string> modules, int64_t part_rows) {
-  const WeightFormat format = format_of({modules.begin(), modules.size()}, part_rows);
+  const WeightFormat format =
+      format_of({modules.begin(), modules.size()}, modules.size(), part_rows);
   return {.data = arena_.take(packed_weight_bytes(device_, num_rows, num_cols, format)),
           .num_rows = num_rows,
           .num_cols = num_cols,
@@ -50,7 +53,7 @@ PackedExperts WeightLayout::experts(int32_t num_experts, int64_t num_rows, int64
   for (int32_t e = 0; e < num_experts; ++e) {
     for (const char* module : modules) names.push_back(fmt::format("{}{}.{}", prefix, e, module));
   }
-  const WeightFormat format = format_of(names, part_rows);
+  const WeightFormat format = format_of(names, modules.size(), part_rows);
   const size_t stride = packed_weight_bytes(device_, num_rows, num_cols, format);
   return {.first = {.data = arena_.take(stride * static_cast<size_t>(num_experts)),
                     .num_rows = num_rows,
@@ -79,11 +82,32 @@ void WeightLayout::add_rows(const std::string& name, const PackedWeight& matrix,
                       .matrix = matrix,
                       .row_begin = row_begin,
                       .vector = {}});
-  if (!has_scales(matrix.format)) return;
+  if (stores_integers(matrix.format)) add_integers(sources_.back());
+  if (!stores_e4m3(matrix.format)) return;
   constexpr std::string_view kWeight = ".weight";
   sources_.back().scale_name =
       name.substr(0, name.size() - kWeight.size()) + quantization_.scale_suffix;
   sources_.back().scales = quantization_.scales;
+}
+
+// Parts of a matrix are listed one after the other. Before memory is taken all matrices are alike
+// here, and the index stays within its bound.
+void WeightLayout::add_integers(WeightSource& source) const {
+  source.integers = quantization_.integers;
+  source.symmetric = quantization_.symmetric;
+  const int32_t num_orders = source.matrix.format.num_orders;
+  if (num_orders == 0) return;
+  if (source.row_begin % kOrderRows != 0) {
+    fail(
+        ErrorCode::kUnsupported,
+        "{} begins at row {} of a matrix, but with an order of columns (desc_act, actorder) it has "
+        "to begin at a multiple of {}; take a file without",
+        source.name, source.row_begin, kOrderRows);
+  }
+  for (auto before = sources_.rbegin() + 1; before != sources_.rend(); ++before) {
+    if (before->matrix.data != source.matrix.data || source.order_index + 1 == num_orders) break;
+    ++source.order_index;
+  }
 }
 
 void WeightLayout::add_vector(const std::string& name, const TensorView& vector, float dummy_mean) {
@@ -113,16 +137,16 @@ void WeightLayout::add_head_vector(const std::string& name, const TensorView& ve
   source.padding = padding;
 }
 
-// Columns of padding lie between columns of the file. A scale for 128 columns of the file would
-// then belong to others in memory.
+// Columns of padding lie between columns of the file. A scale for a group of columns of the file
+// would then belong to others in memory.
 void WeightLayout::add_head_columns(const std::string& name, const PackedWeight& matrix,
                                     const HeadPadding& padding) {
-  if (padding.present() && scales_per_row(matrix.format, kScaleGroup + 1) > 1) {
-    fail(ErrorCode::kUnsupported,
-         "{} has columns of heads of {} channels, which are padded to {}: its scales for 128 "
-         "columns "
-         "would not fit; take the model with a scale for each row, or in BF16",
-         name, padding.head_dim, padding.padded_head_dim);
+  if (padding.present() && matrix.format.group_cols != 0) {
+    fail(
+        ErrorCode::kUnsupported,
+        "{} has columns of heads of {} channels, which are padded to {}: its scales for {} columns "
+        "would not fit; take the model with a scale for each row, or in BF16",
+        name, padding.head_dim, padding.padded_head_dim, matrix.format.group_cols);
   }
   add_rows(name, matrix, 0, matrix.num_rows);
   WeightSource& source = sources_.back();

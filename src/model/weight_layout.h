@@ -41,6 +41,9 @@ struct WeightSource {
   int64_t row_begin = 0;        // in `matrix`, padding included
   std::string scale_name = {};  // of the tensor of scales; empty: the matrix has none
   WeightScales scales = WeightScales::kNone;
+  IntegerForm integers = IntegerForm::kNone;  // of a matrix of integers
+  bool symmetric = false;                     // integers without zero points in the file
+  int32_t order_index = 0;                    // of its order in `matrix`
   HeadAxis heads = HeadAxis::kNone;
   HeadPadding padding = {};  // of `heads`
   TensorView vector;         // bf16; the tensor fills all of it
@@ -97,8 +100,12 @@ class WeightLayout {
                         const HeadPadding& padding);
 
  private:
-  // The one format of these modules. Errors: those of `matrix`.
-  WeightFormat format_of(std::span<const std::string> modules, int64_t part_rows) const;
+  // The one format of these modules, each `num_parts` of which are in one matrix. Errors: those of
+  // `matrix`.
+  WeightFormat format_of(std::span<const std::string> modules, size_t num_parts,
+                         int64_t part_rows) const;
+  // What integers have beside the name and the shape.
+  void add_integers(WeightSource& source) const;
 
   Arena& arena_;
   Device& device_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -29,9 +30,9 @@ std::vector<std::vector<int64_t>> scale_shapes(const WeightSource& source) {
   return {};
 }
 
-// The rows of one expert in a tensor of all experts. Errors: also kUnsupported for one in FP8.
+// The rows of one expert in a tensor of all experts. Errors: also kUnsupported for quantized ones.
 CheckpointTensor stacked_rows(const WeightSource& source, const Checkpoint& checkpoint) {
-  if (!source.scale_name.empty()) {
+  if (has_scales(source.matrix.format)) {
     fail(ErrorCode::kUnsupported,
          "tensor \"{}\" has all experts, which is not supported for quantized weights; take a "
          "model with a tensor for each expert, as \"{}\"",
@@ -45,23 +46,101 @@ CheckpointTensor stacked_rows(const WeightSource& source, const Checkpoint& chec
   return tensor;
 }
 
+// The first of the shapes that the tensor has in the file. Errors: kModel if it has none of them.
+std::vector<int64_t> require_shape(const Checkpoint& checkpoint, const std::string& name,
+                                   const std::vector<std::vector<int64_t>>& shapes) {
+  const auto found = checkpoint.shape_of(name);
+  for (const std::vector<int64_t>& shape : shapes) {
+    if (found && std::ranges::equal(*found, shape)) return shape;
+  }
+  throw Error(ErrorCode::kModel,
+              fmt::format("tensor \"{}\" {}, but quantization_config of config.json makes it {}; "
+                          "fetch both from one place",
+                          name, found ? "has shape " + shape_string(*found) : "is missing",
+                          shape_string(shapes.front())));
+}
+
+// The names and shapes of a form's tensors.
+struct IntegerNames {
+  std::string numbers;
+  std::string scales;
+  std::string zeros;
+  std::string groups;
+  std::vector<int64_t> numbers_shape;
+  std::vector<int64_t> scales_shape;
+  std::vector<int64_t> zeros_shape;
+};
+
+IntegerNames integer_names(const WeightSource& source) {
+  const std::string module = source.name.substr(0, source.name.rfind('.'));
+  const int64_t n = source.shape[0], k = source.shape[1];
+  const int64_t groups = scales_per_row(source.matrix.format, k);
+  const int64_t per_word = source.matrix.format.numbers == WeightNumbers::kUint4 ? 8 : 4;
+  const auto num_words = [&](int64_t count) { return (count + per_word - 1) / per_word; };
+  if (source.integers == IntegerForm::kPackQuantized) {
+    return {.numbers = module + ".weight_packed",
+            .scales = module + ".weight_scale",
+            .zeros = module + ".weight_zero_point",
+            .groups = module + ".weight_g_idx",
+            .numbers_shape = {n, num_words(k)},
+            .scales_shape = {n, groups},
+            .zeros_shape = {num_words(n), groups}};
+  }
+  const bool is_awq = source.integers == IntegerForm::kAwq;
+  if (n % per_word != 0 || (!is_awq && k % per_word != 0)) {
+    fail(ErrorCode::kUnsupported,
+         "the weights of {} are {}, but words of {} numbers do not divide that; take the BF16 "
+         "version of the model",
+         module, shape_string(source.shape), per_word);
+  }
+  std::vector<int64_t> numbers_shape = {k / per_word, n};
+  if (is_awq) numbers_shape = {k, n / per_word};
+  return {.numbers = module + ".qweight",
+          .scales = module + ".scales",
+          .zeros = module + ".qzeros",
+          .groups = module + ".g_idx",
+          .numbers_shape = std::move(numbers_shape),
+          .scales_shape = {groups, n},
+          .zeros_shape = {groups, n / per_word}};
+}
+
+// Of integers, in the order of IntegerTensors.
+std::vector<CheckpointTensor> all_of(const IntegerTensors& tensors) {
+  std::vector<CheckpointTensor> all = {tensors.numbers, tensors.scales};
+  for (const auto* each : {&tensors.zeros, &tensors.groups, &tensors.shape}) {
+    if (*each) all.push_back(**each);
+  }
+  return all;
+}
+
 }  // namespace
 
-// The first shape that the file has.
 CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint) {
-  const auto shapes = scale_shapes(source);
-  const auto found = checkpoint.shape_of(source.scale_name);
-  for (const std::vector<int64_t>& shape : shapes) {
-    if (found && std::ranges::equal(*found, shape)) {
-      return checkpoint.tensor(source.scale_name, shape);
-    }
+  const std::vector<int64_t> shape =
+      require_shape(checkpoint, source.scale_name, scale_shapes(source));
+  return checkpoint.tensor(source.scale_name, shape);
+}
+
+// A g_idx is read, and checked, also where the configuration makes it that of plain groups: GPTQ
+// always writes one.
+IntegerTensors integer_tensors(const WeightSource& source, const Checkpoint& checkpoint) {
+  const IntegerNames names = integer_names(source);
+  const auto find = [&](const std::string& name, const std::vector<int64_t>& shape, DType dtype) {
+    require_shape(checkpoint, name, {shape});
+    return checkpoint.quantized_tensor(name, shape, dtype);
+  };
+  require_shape(checkpoint, names.scales, {names.scales_shape});
+  IntegerTensors tensors{.numbers = find(names.numbers, names.numbers_shape, DType::kI32),
+                         .scales = checkpoint.tensor(names.scales, names.scales_shape)};
+  if (!source.symmetric) tensors.zeros = find(names.zeros, names.zeros_shape, DType::kI32);
+  if (source.matrix.format.num_orders > 0 || checkpoint.has(names.groups)) {
+    tensors.groups = find(names.groups, {source.shape[1]}, DType::kI32);
   }
-  throw Error(
-      ErrorCode::kModel,
-      fmt::format("tensor \"{}\" {}, but quantization_config of config.json makes it {}; "
-                  "fetch both from one place",
-                  source.scale_name, found ? "has shape " + shape_string(*found) : "is missing",
-                  shape_string(shapes.front())));
+  if (source.integers == IntegerForm::kPackQuantized) {
+    const std::string module = source.name.substr(0, source.name.rfind('.'));
+    tensors.shape = find(module + ".weight_shape", {2}, DType::kI64);
+  }
+  return tensors;
 }
 
 std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint) {
@@ -69,8 +148,10 @@ std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Check
   if (!stack.empty() && !checkpoint.has(source.name) && checkpoint.has(stack)) {
     return {stacked_rows(source, checkpoint)};
   }
+  if (source.integers != IntegerForm::kNone) return all_of(integer_tensors(source, checkpoint));
   if (source.scale_name.empty()) return {checkpoint.tensor(source.name, source.shape)};
-  return {checkpoint.fp8_tensor(source.name, source.shape), scale_tensor(source, checkpoint)};
+  return {checkpoint.quantized_tensor(source.name, source.shape, DType::kE4m3),
+          scale_tensor(source, checkpoint)};
 }
 
 }  // namespace sluice

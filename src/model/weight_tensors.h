@@ -3,6 +3,7 @@
 // Used by the loader and by the hash of weights. Thread rule: pure functions.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "io/model_directory.h"
@@ -10,13 +11,26 @@
 
 namespace sluice {
 
-// The tensors of a checkpoint that fill a source: the weight, then its scales if it has some. Of a
-// tensor of all experts it is the part with the source's rows.
-// Errors: kModel for one that is missing, mis-shaped or of another type than config.json says,
-// kUnsupported for a type that is not supported, naming it.
+// The tensors of a checkpoint that fill a source: the weight, then its scales if it has some, or
+// those of its integers. Of a tensor of all experts it is the part with the source's rows. Errors:
+// kModel for one that is missing, mis-shaped or of another type than config.json says, kUnsupported
+// for a type that is not supported, naming it.
 std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint);
 
-// The scales of a source that has some. Errors: those of tensors_of.
+// The tensors of weights in integers (model/integer_rows.h).
+struct IntegerTensors {
+  CheckpointTensor numbers;
+  CheckpointTensor scales;
+  std::optional<CheckpointTensor> zeros;   // zero points
+  std::optional<CheckpointTensor> groups;  // the group of each column
+  std::optional<CheckpointTensor> shape;   // of the matrix
+};
+
+// Those of a source that has integers. Errors: those of tensors_of, and kUnsupported for a number
+// of rows or columns that does not fill words.
+IntegerTensors integer_tensors(const WeightSource& source, const Checkpoint& checkpoint);
+
+// The scales of a source that has some in FP8. Errors: those of tensors_of.
 CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint);
 
 }  // namespace sluice

@@ -11,13 +11,22 @@
 
 #include <fmt/format.h>
 
-#include "core/mix.h"
+#include "model/dummy_values.h"
+#include "model/integer_rows.h"
 #include "model/output_head.h"
+#include "model/scale_rows.h"
+#include "model/tensor_values.h"
 #include "model/weight_tensors.h"
-#include "ops/e4m3.h"
 
 namespace sluice {
 namespace {
+
+// GPTQ's exporters write a bias for each module, which is zero where the model has none.
+bool is_zero_bias(const std::string& name, const Checkpoint& checkpoint) {
+  if (!name.ends_with("_proj.bias")) return false;
+  const auto values = read_floats(checkpoint.tensor(name, *checkpoint.shape_of(name)));
+  return std::ranges::all_of(values, [](float value) { return value == 0; });
+}
 
 // True for tensors that may be present and are not read: some exporters write the rotary
 // frequencies, or scales of activations, and a checkpoint with a tied head may repeat the embedding
@@ -26,36 +35,6 @@ bool may_be_ignored(const std::string& name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") ||
          (config.tie_word_embeddings && name == kHeadName) ||
          (config.quantization.present() && is_unread_scale(name));
-}
-
-// Element `index` of packed values of a floating-point type, as f32.
-float element_as_float(const std::byte* data, DType dtype, int64_t index) {
-  const std::byte* at = data + static_cast<size_t>(index) * dtype_bytes(dtype);
-  if (dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof bits);
-  if (dtype == DType::kF16) return static_cast<float>(Float16{bits});
-  SLUICE_CHECK(dtype == DType::kBF16, "weights in {}", dtype_name(dtype));
-  return static_cast<float>(BFloat16::from_bits(bits));
-}
-
-// Reads bytes [offset, offset + dst.size()) of a tensor. A code of e4m3 that is no number cannot
-// come from a quantizer, and kernels read it as one.
-// Errors: kModel naming the tensor.
-void read_numbers(const CheckpointTensor& tensor, size_t offset, std::span<std::byte> dst) {
-  tensor.read(offset, dst);
-  if (tensor.dtype != DType::kE4m3) return;
-  bool has_nan = false;
-  for (const std::byte code : dst) has_nan |= (code & std::byte{0x7f}) == std::byte{0x7f};
-  if (!has_nan) return;
-  throw Error(
-      ErrorCode::kModel,
-      fmt::format("tensor \"{}\" has NaN among its numbers; fetch the file again", tensor.name),
-      tensor.file->path().string());
 }
 
 // Reads a tensor's bytes on the threads of pack_weight, which must not throw. Keeps the first
@@ -102,31 +81,9 @@ std::vector<BFloat16> as_bf16(std::span<const std::byte> bytes, DType dtype) {
   return values;
 }
 
-// For tensors that the host must rearrange or convert: vectors and padded heads.
-std::vector<std::byte> read_whole(const CheckpointTensor& tensor) {
-  std::vector<std::byte> bytes(tensor.num_bytes);
-  read_numbers(tensor, 0, bytes);
-  return bytes;
-}
-
 void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
   store_vector(source, as_bf16(read_whole(tensor), tensor.dtype), stream);
 }
-
-// The scales of a matrix in host memory. A scale row is that of `scale_rows` rows of the matrix.
-struct ScaleRows {
-  std::vector<float> values;
-  int64_t scale_rows = 1;
-  int64_t per_row = 1;
-
-  bool present() const { return !values.empty(); }
-  TensorView view() {
-    const auto num_rows = static_cast<int64_t>(values.size()) / per_row;
-    return present() ? TensorView(reinterpret_cast<std::byte*>(values.data()), DType::kF32,
-                                  {num_rows, per_row})
-                     : TensorView();
-  }
-};
 
 // Errors: kModel naming the tensor for a scale of 0, below it, or that is not finite: its numbers
 // would all be 0 or make no sense.
@@ -158,72 +115,55 @@ ScaleRows read_scales(const WeightSource& source, const Checkpoint& checkpoint) 
 // The type as pack_weight takes it: e4m3 as its codes.
 DType packed_dtype(DType dtype) { return dtype == DType::kE4m3 ? DType::kU8 : dtype; }
 
-// Reads a matrix straight into its packed form, without a host copy of it. Synchronizes, so that
-// the error of a cut file names the tensor that was read.
+// Packs rows of a matrix from host memory or a reader of `src`. Synchronizes, since what it reads
+// belongs to the caller.
+void pack_rows(const WeightSource& source, const TensorView& src, ScaleRows scales, Stream& stream,
+               const WeightReader* reader = nullptr) {
+  PackWeightArgs args{.src = src,
+                      .dst = source.matrix,
+                      .row_begin = source.row_begin,
+                      .reader = reader,
+                      .order_index = source.order_index};
+  scales.add_to(args);
+  pack_weight(stream, args);
+  stream.synchronize();
+}
+
+// Reads a matrix straight into its packed form, without a host copy of it. The error of a cut file
+// names the tensor that was read.
 void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, ScaleRows scales,
                  Stream& stream) {
   const TensorReader reader(tensor);
-  pack_weight(stream, {.src = TensorView(nullptr, packed_dtype(tensor.dtype),
-                                         {source.shape[0], source.shape[1]}),
-                       .dst = source.matrix,
-                       .row_begin = source.row_begin,
-                       .reader = &reader,
-                       .scales = scales.view(),
-                       .scale_rows = scales.scale_rows});
-  stream.synchronize();
+  const TensorView src(nullptr, packed_dtype(tensor.dtype), {source.shape[0], source.shape[1]});
+  pack_rows(source, src, std::move(scales), stream, &reader);
   reader.rethrow_failure();
 }
 
-// A uniform distribution of half width w has standard deviation w / sqrt(3).
-constexpr float kDummyHalfWidth = 0.02f * 1.7320508f;
-
-// Uniform values with the given mean and standard deviation 0.02, the usual initialisation of
-// transformers. It keeps the activations of random models finite.
-std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state) {
-  std::vector<BFloat16> values(count);
-  for (BFloat16& value : values) {
-    const float unit = static_cast<float>(split_mix(state) >> 40) * 0x1p-24f;  // [0, 1)
-    value = BFloat16(mean + kDummyHalfWidth * (2 * unit - 1));
-  }
-  return values;
+// `rows` with zeros where rows are padded: what padded heads have of `per_row` values a row.
+template <typename Value>
+std::vector<Value> padded_values(const HeadPadding& padding, const std::vector<Value>& rows,
+                                 int64_t per_row) {
+  const std::vector<std::byte> bytes = pad_heads(padding, std::as_bytes(std::span(rows)),
+                                                 static_cast<size_t>(per_row) * sizeof(Value));
+  std::vector<Value> padded(bytes.size() / sizeof(Value));
+  std::memcpy(padded.data(), bytes.data(), bytes.size());
+  return padded;
 }
-
-// Values of matrices, drawn once and repeated from another place for each: timing does not depend
-// on values, and to draw those of 18,432 matrices of experts takes a minute. Their number is prime,
-// so that rows of one matrix differ.
-class DummyNumbers {
- public:
-  explicit DummyNumbers(uint64_t& state) : drawn_(draw_uniform(1'000'003, 0, state)) {}
-
-  std::vector<BFloat16> next(size_t count, uint64_t& state) const {
-    std::vector<BFloat16> values(count);
-    size_t from = split_mix(state) % drawn_.size();
-    for (size_t at = 0; at < count; from = 0) {
-      const size_t length = std::min(drawn_.size() - from, count - at);
-      std::copy_n(drawn_.begin() + static_cast<std::ptrdiff_t>(from), length,
-                  values.begin() + static_cast<std::ptrdiff_t>(at));
-      at += length;
-    }
-    return values;
-  }
-
- private:
-  std::vector<BFloat16> drawn_;
-};
 
 // The scales of a matrix whose rows are padded heads, one for each row; those of padding are 0, as
 // its numbers are.
 ScaleRows padded_scales(const WeightSource& source, const ScaleRows& scales) {
-  ScaleRows by_row{.per_row = scales.per_row};
+  ScaleRows by_row{.order = scales.order, .per_row = scales.per_row};
   for (int64_t row = 0; row < source.shape[0]; ++row) {
-    const float* from = scales.values.data() + row / scales.scale_rows * scales.per_row;
+    const int64_t at = row / scales.scale_rows * scales.per_row;
+    const auto from = scales.values.begin() + at;
     by_row.values.insert(by_row.values.end(), from, from + scales.per_row);
+    if (scales.zeros.empty()) continue;
+    const auto zeros = scales.zeros.begin() + at;
+    by_row.zeros.insert(by_row.zeros.end(), zeros, zeros + scales.per_row);
   }
-  const std::vector<std::byte> padded =
-      pad_heads(source.padding, std::as_bytes(std::span(by_row.values)),
-                static_cast<size_t>(scales.per_row) * sizeof(float));
-  by_row.values.resize(padded.size() / sizeof(float));
-  std::memcpy(by_row.values.data(), padded.data(), padded.size());
+  by_row.values = padded_values(source.padding, by_row.values, scales.per_row);
+  by_row.zeros = padded_values(source.padding, by_row.zeros, scales.per_row);
   return by_row;
 }
 
@@ -242,50 +182,30 @@ void store_padded(const WeightSource& source, DType dtype, std::span<const std::
   int64_t& widened = by_rows ? rows : cols;
   widened = padding.padded_units(widened);
   if (scales.present() && by_rows) scales = padded_scales(source, scales);
-  pack_weight(stream, {.src = TensorView(padded.data(), packed_dtype(dtype), {rows, cols}),
-                       .dst = source.matrix,
-                       .row_begin = source.row_begin,
-                       .scales = scales.view(),
-                       .scale_rows = scales.scale_rows});
-  stream.synchronize();  // pack_weight reads both, which end with this function
+  pack_rows(source, TensorView(padded.data(), packed_dtype(dtype), {rows, cols}), std::move(scales),
+            stream);
 }
 
-// Stores rows of a matrix from host memory. Synchronizes, since `bytes` and the scales belong to
-// the caller.
+// Stores rows of a matrix from host memory.
 void store_matrix(const WeightSource& source, DType dtype, std::span<const std::byte> bytes,
                   ScaleRows scales, Stream& stream) {
-  pack_weight(stream, {.src = TensorView(const_cast<std::byte*>(bytes.data()), packed_dtype(dtype),
-                                         {source.shape[0], source.shape[1]}),
-                       .dst = source.matrix,
-                       .row_begin = source.row_begin,
-                       .scales = scales.view(),
-                       .scale_rows = scales.scale_rows});
-  stream.synchronize();
+  const TensorView src(const_cast<std::byte*>(bytes.data()), packed_dtype(dtype),
+                       {source.shape[0], source.shape[1]});
+  pack_rows(source, src, std::move(scales), stream);
 }
 
-// Random values as codes of e4m3 with one scale, by which the largest is 448.
-struct DummyCodes {
-  static constexpr float kScale = kDummyHalfWidth / 448;
-
-  static std::vector<uint8_t> of(std::span<const BFloat16> values) {
-    const int16_t origin = e4m3_origin(127);  // of a scale of 1
-    std::vector<uint8_t> codes;
-    codes.reserve(values.size());
-    for (const BFloat16 value : values) {
-      codes.push_back(to_e4m3(BFloat16(static_cast<float>(value) / kScale).bits, origin));
-    }
-    return codes;
+// A matrix of integers is decoded while it is packed.
+void load_integers(const WeightSource& source, const Checkpoint& checkpoint, Stream& stream) {
+  IntegerRows rows(source, checkpoint);
+  ScaleRows scales = rows.take_scales();
+  if (!source.pads()) {
+    const TensorView src(nullptr, DType::kU8, {source.shape[0], source.shape[1]});
+    return pack_rows(source, src, std::move(scales), stream, &rows);
   }
-  static ScaleRows scales(const WeightSource& source) {
-    const int64_t per_row = scales_per_row(source.matrix.format, source.shape[1]);
-    const int64_t scale_rows =
-        source.matrix.format == WeightFormat::kE4m3Blocks ? kScaleBlockRows : 1;
-    const int64_t num_rows = (source.shape[0] + scale_rows - 1) / scale_rows;
-    return {.values = std::vector<float>(static_cast<size_t>(num_rows * per_row), kScale),
-            .scale_rows = scale_rows,
-            .per_row = per_row};
-  }
-};
+  std::vector<std::byte> codes(static_cast<size_t>(source.shape[0] * source.shape[1]));
+  rows.read(0, codes);
+  store_padded(source, DType::kU8, codes, std::move(scales), stream);
+}
 
 // Fills one tensor with random values, 1024 rows at a time, which are the same. With padding the
 // slices are whole heads, since store_padded takes whole heads.
@@ -301,18 +221,19 @@ void store_dummy(const WeightSource& source, const DummyNumbers& numbers, uint64
   const std::vector<BFloat16> values =
       is_matrix ? numbers.next(count, state) : draw_uniform(count, source.dummy_mean, state);
   if (!is_matrix && !source.pads()) return store_vector(source, values, stream);
-  const bool is_fp8 = has_scales(source.matrix.format);
+  const bool is_code = has_scales(source.matrix.format);
+  const DummyCodes dummy{source.matrix.format};
   std::vector<uint8_t> codes;
-  if (is_fp8) codes = DummyCodes::of(values);
+  if (is_code) codes = dummy.of(values);
   const std::span<const std::byte> bytes =
-      is_fp8 ? std::as_bytes(std::span(codes)) : std::as_bytes(std::span(values));
-  const DType dtype = is_fp8 ? DType::kE4m3 : DType::kBF16;
+      is_code ? std::as_bytes(std::span(codes)) : std::as_bytes(std::span(values));
+  const DType dtype = is_code ? DType::kU8 : DType::kBF16;
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     WeightSource slice = source;
     slice.row_begin += by_heads ? padding.padded_units(row) : row;
     if (is_matrix) slice.shape[0] = std::min(rows_at_once, rows - row);
     ScaleRows scales;
-    if (is_fp8) scales = DummyCodes::scales(slice);
+    if (is_code) scales = dummy.scales(slice.shape[0], cols);
     const auto num_values = static_cast<size_t>((is_matrix ? slice.shape[0] : 1) * cols);
     const std::span<const std::byte> part = bytes.first(num_values * dtype_bytes(dtype));
     if (source.pads()) {
@@ -340,8 +261,9 @@ Weights::StoredBytes Weights::stored_bytes(const ModelConfig& config, Device& de
   double active = 0;
   for (const WeightSource& source : weights.sources_) {
     const bool is_matrix = source.shape.size() == 2;
-    const size_t own =
+    size_t own =
         weight_bytes(source.matrix.format, source.shape[0], is_matrix ? source.shape[1] : 1);
+    if (source.matrix.format.num_orders > 0) own += order_bytes(source.shape[1]);
     num_bytes.all += own;
     active += static_cast<double>(own) * source.active_share;
   }
@@ -403,7 +325,10 @@ void Weights::check_names(const Checkpoint& checkpoint) const {
     checkpoint.tensor(kHeadName, sources_.front().shape);
   }
   for (const std::string& name : checkpoint.names()) {
-    if (may_be_ignored(name, config_)) expected.push_back(name);
+    const bool may_have_bias = config_.quantization.has_integers();
+    if (may_be_ignored(name, config_) || (may_have_bias && is_zero_bias(name, checkpoint))) {
+      expected.push_back(name);
+    }
   }
   checkpoint.require_only(expected);
 }
@@ -427,7 +352,9 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
     }
     const CheckpointTensor& tensor = tensors.front();
     ScaleRows scales = read_scales(source, checkpoint);
-    if (source.pads()) {
+    if (source.integers != IntegerForm::kNone) {
+      load_integers(source, checkpoint, stream);
+    } else if (source.pads()) {
       store_padded(source, tensor.dtype, read_whole(tensor), std::move(scales), stream);
     } else if (source.matrix.present()) {
       load_matrix(source, tensor, std::move(scales), stream);

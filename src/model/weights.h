@@ -46,8 +46,9 @@ class Weights {
   };
   static StoredBytes stored_bytes(const ModelConfig& config, Device& device);
 
-  // Compares names and shapes of a checkpoint with the configuration. Reads file headers only.
-  // Errors: kModel for a missing, extra or mis-shaped tensor, naming it.
+  // Compares names and shapes of a checkpoint with the configuration. Reads file headers only, and
+  // biases of quantized modules without one, which must be 0. Errors: kModel for a missing, extra
+  // or mis-shaped tensor, naming it.
   static void check(const ModelConfig& config, Device& device, const Checkpoint& checkpoint);
 
   // Reads all tensors in one pass over the files, converts each once, and keeps no second copy of

@@ -1,4 +1,5 @@
-// Quantized weights: FP8 is read; of others the error names the method and what to fetch instead.
+// Quantized weights: FP8 and integers are read; of others the error names the method, the setting
+// and what to fetch instead.
 #include "model/quantization.h"
 
 #include <string>
@@ -30,8 +31,8 @@ std::string error_of(const json& keys) {
 
 TEST(Quantization, NamesTheMethodOfAQuantization) {
   const auto refused = [](const json& changes) { return error_of(changes); };
-  EXPECT_TRUE(contains(refused({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}),
-                       "quantized with \"gptq\" in 4 bits"));
+  EXPECT_TRUE(contains(refused({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 3}}}}),
+                       "quantized with \"gptq\" in 3 bits"));
   EXPECT_TRUE(contains(refused({{"quantization", {{"group_size", 64}, {"bits", 4}}}}),
                        "quantization says that the weights are quantized"));
   EXPECT_TRUE(contains(refused({{"quantization_config", "x"}}), "a method that it does not name"));
@@ -49,8 +50,8 @@ TEST(Quantization, NamesTheFileToFetchInsteadOfQuantizedOnes) {
   };
   for (const Case& c : std::vector<Case>{
            {{{"quant_method", "fbgemm_fp8"}}, "\"fbgemm_fp8\"", "-FP8"},
-           {{{"quant_method", "awq"}, {"bits", 4}}, "\"awq\" in 4 bits", "-AWQ"},
-           {{{"quant_method", "gptq"}, {"bits", 8}}, "\"gptq\" in 8 bits", "-GPTQ-Int4"},
+           {{{"quant_method", "awq"}, {"bits", 3}}, "\"awq\" in 3 bits", "-AWQ"},
+           {{{"quant_method", "gptq"}, {"bits", 2}}, "\"gptq\" in 2 bits", "-GPTQ-Int4"},
            {{{"quant_method", "auto-round"}}, "\"auto-round\"", "-AutoRound"},
            {{{"quant_method", "bitsandbytes"}}, "\"bitsandbytes\"", "-bnb-4bit"},
            {{{"quant_method", "torchao"}}, "\"torchao\"", "-INT4"},
@@ -119,6 +120,112 @@ TEST(Quantization, ReadsCompressedTensorsInFp8) {
        {json{{"strategy", "group"}}, json{{"strategy", "block"}, {"block_structure", {64, 64}}}}) {
     expect_error(ErrorCode::kModel, [&] { read(compressed(wrong)); });
   }
+}
+
+// ---- Integers ---------------------------------------------------------------------------------
+
+// As AutoAWQ writes it.
+json awq() {
+  return {{"quant_method", "awq"}, {"bits", 4},
+          {"group_size", 128},     {"zero_point", true},
+          {"version", "gemm"},     {"modules_to_not_convert", {"visual", "mlp.gate"}}};
+}
+
+// As AutoGPTQ writes it.
+json gptq() {
+  return {{"quant_method", "gptq"}, {"bits", 4},       {"group_size", 128},
+          {"desc_act", false},      {"sym", true},     {"damp_percent", 0.01},
+          {"dynamic", nullptr},     {"lm_head", false}};
+}
+
+// As llm-compressor writes it.
+json packed() {
+  const json weights = {{"num_bits", 4},       {"type", "int"},     {"symmetric", true},
+                        {"strategy", "group"}, {"group_size", 128}, {"actorder", nullptr}};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "pack-quantized"},
+          {"ignore", {"lm_head", "re:.*mlp.gate$"}},
+          {"sparsity_config", json::object()},
+          {"config_groups",
+           {{"group_0",
+             {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", nullptr}}}}}};
+}
+
+json& weights_of(json& packed) { return packed["config_groups"]["group_0"]["weights"]; }
+
+constexpr WeightFormat kFourBits = {.numbers = WeightNumbers::kUint4, .group_cols = 128};
+
+TEST(Quantization, ReadsAwq) {
+  const WeightQuantization read_awq = read(awq());
+  EXPECT_EQ(read_awq.integers, IntegerForm::kAwq);
+  EXPECT_EQ(read_awq.format_of("model.layers.0.mlp.up_proj"), kFourBits);
+  // Any part of a name leaves the module out, as transformers does.
+  EXPECT_EQ(read_awq.format_of("model.layers.0.mlp.gate_proj"), WeightFormat::kBFloat16);
+  EXPECT_EQ(read_awq.format_of("lm_head"), WeightFormat::kBFloat16);
+}
+
+TEST(Quantization, ReadsGptq) {
+  EXPECT_EQ(read(gptq()).integers, IntegerForm::kGptq);
+  EXPECT_EQ(read(gptq()).format_of("model.layers.0.mlp.up_proj"), kFourBits);
+  json changed = gptq();
+  changed.update({{"checkpoint_format", "gptq_v2"}, {"bits", 8}, {"desc_act", true}});
+  EXPECT_EQ(read(changed).integers, IntegerForm::kGptqV2);
+  EXPECT_EQ(read(changed).integer_format,
+            (WeightFormat{.numbers = WeightNumbers::kUint8, .group_cols = 128, .num_orders = 1}));
+  changed["group_size"] = -1;  // one group has one order
+  EXPECT_EQ(read(changed).integer_format, WeightFormat{.numbers = WeightNumbers::kUint8});
+}
+
+TEST(Quantization, ReadsPackQuantized) {
+  EXPECT_EQ(read(packed()).integers, IntegerForm::kPackQuantized);
+  EXPECT_TRUE(read(packed()).symmetric);
+  EXPECT_EQ(read(packed()).integer_format, kFourBits);
+  EXPECT_EQ(read(packed()).format_of("model.layers.0.mlp.gate"), WeightFormat::kBFloat16);
+  json channel = packed();
+  weights_of(channel).update(
+      {{"num_bits", 8}, {"strategy", "channel"}, {"group_size", nullptr}, {"symmetric", false}});
+  EXPECT_EQ(read(channel).integer_format, WeightFormat{.numbers = WeightNumbers::kUint8});
+  EXPECT_FALSE(read(channel).symmetric);
+  json ordered = packed();
+  weights_of(ordered)["actorder"] = "weight";
+  EXPECT_EQ(read(ordered).integer_format, kFourBits);
+  weights_of(ordered)["actorder"] = "group";
+  EXPECT_EQ(read(ordered).integer_format.num_orders, 1);
+}
+
+// What changes the meaning of the tensors and has no reader is named.
+TEST(Quantization, NamesTheSettingThatIsNotRead) {
+  const auto expect = [](json config, const json& changes, const std::string& setting) {
+    config.update(changes);
+    const std::string error = error_of({{"quantization_config", config}});
+    EXPECT_TRUE(contains(error, "with " + setting)) << error;
+    EXPECT_TRUE(contains(error, "of the same name without -")) << error;
+  };
+  expect(awq(), {{"version", "gemv"}}, "version \"gemv\"");
+  expect(awq(), {{"version", "marlin"}}, "version \"marlin\"");
+  expect(awq(), {{"backend", "llm-awq"}}, "backend \"llm-awq\"");
+  expect(awq(), {{"zero_point", false}}, "zero_point false");
+  expect(awq(), {{"bits", 8}}, "bits 8");
+  expect(awq(), {{"group_size", 100}}, "group_size 100");
+  expect(gptq(), {{"bits", 2}}, "bits 2");
+  expect(gptq(), {{"bits", 3}}, "bits 3");
+  expect(gptq(), {{"checkpoint_format", "marlin"}}, "checkpoint_format \"marlin\"");
+  expect(gptq(), {{"is_marlin_format", true}}, "is_marlin_format true");
+  expect(gptq(), {{"dynamic", {{"-:.*down.*", json::object()}}}}, "dynamic ");
+  expect(gptq(), {{"lm_head", true}}, "lm_head true");
+  expect(packed(), {{"sparsity_config", {{"format", "sparse-24-bitmask"}}}}, "format ");
+  expect(packed(), {{"transform_config", {{"config_groups", {{"u", 1}}}}}}, "transform_config ");
+  json changed = packed();
+  changed["config_groups"]["group_1"] = changed["config_groups"]["group_0"];
+  expect(changed, json::object(), "config_groups of 2 groups");
+  changed = packed();
+  changed["config_groups"]["group_0"]["targets"] = {"re:.*mlp.*"};
+  expect(changed, json::object(), "targets other than");
+  changed = packed();
+  weights_of(changed)["num_bits"] = 3;
+  expect(changed, json::object(), "num_bits 3");
+  weights_of(changed)["type"] = "float";
+  expect(changed, json::object(), "type \"float\"");
 }
 
 // Patterns come from a file that anyone may have written.

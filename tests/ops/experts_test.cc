@@ -7,6 +7,7 @@
 #include "ops/experts/experts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -98,6 +99,7 @@ struct Sizes {
 struct Problem {
   Sizes sizes;
   reference::ExpertInput input;
+  bool has_integers = false;  // of 4 bits, with orders of columns
 };
 
 Problem random_problem(const Sizes& sizes, int64_t m, uint32_t seed) {
@@ -122,19 +124,68 @@ Problem random_problem(const Sizes& sizes, int64_t m, uint32_t seed) {
   return problem;
 }
 
+// The numbers of which integers of 4 bits less 8, times kScale, are exact.
+constexpr float kScale = 0x1p-6f;
+constexpr uint8_t kZero = 8;
+
+void round_to_integers(std::vector<BFloat16>& values) {
+  for (BFloat16& value : values) {
+    const float number = std::round(static_cast<float>(value) / kScale);
+    value = BFloat16(std::clamp(number, -8.0f, 7.0f) * kScale);
+  }
+}
+
+// A matrix of such numbers as integers, its columns in reverse order or turned by one.
+void pack_integers(Machine& machine, const BFloat16* values, const PackedWeight& dst,
+                   int64_t row_begin, int64_t num_rows) {
+  const int64_t k = dst.num_cols, groups = scales_per_row(dst.format, k);
+  const int32_t index = row_begin > 0 ? 1 : 0;
+  std::vector<int32_t> order;
+  for (int64_t i = 0; i < k; ++i) {
+    order.push_back(static_cast<int32_t>(index == 0 ? k - 1 - i : (i + 1) % k));
+  }
+  std::vector<uint8_t> codes;
+  for (int64_t i = 0; i < num_rows * k; ++i) {
+    const auto value = static_cast<float>(values[i / k * k + order[static_cast<size_t>(i % k)]]);
+    codes.push_back(static_cast<uint8_t>(value / kScale + kZero));
+  }
+  std::vector<float> scales(static_cast<size_t>(num_rows * groups), kScale);
+  std::vector<uint8_t> zeros(scales.size(), kZero);
+  pack_weight(machine.stream(),
+              {.src = TensorView(codes.data(), DType::kU8, {num_rows, k}),
+               .dst = dst,
+               .row_begin = row_begin,
+               .scales = TensorView(scales.data(), DType::kF32, {num_rows, groups}),
+               .zeros = TensorView(zeros.data(), DType::kU8, {num_rows, groups}),
+               .order = TensorView(order.data(), DType::kI32, {k}),
+               .order_index = index});
+  machine.synchronize();
+}
+
 // Gate, then up, of each expert; or down alone.
-PackedExperts pack_experts(Machine& machine, const Sizes& sizes, std::vector<BFloat16> first,
+PackedExperts pack_experts(Machine& machine, const Problem& problem, std::vector<BFloat16> first,
                            std::vector<BFloat16> second, int64_t num_rows, int64_t num_cols) {
+  const Sizes& sizes = problem.sizes;
   const bool is_pair = !second.empty();
   const int64_t all_rows = is_pair ? 2 * num_rows : num_rows;
-  PackedExperts experts{.num_experts = static_cast<int32_t>(sizes.num_experts),
-                        .stride_bytes = packed_weight_bytes(machine.device(), all_rows, num_cols)};
+  WeightFormat format;
+  if (problem.has_integers) {
+    format = {.numbers = WeightNumbers::kUint4, .group_cols = 32, .num_orders = is_pair ? 2 : 1};
+  }
+  PackedExperts experts{
+      .num_experts = static_cast<int32_t>(sizes.num_experts),
+      .stride_bytes = packed_weight_bytes(machine.device(), all_rows, num_cols, format)};
   experts.first = {
       .data = machine.allocate(experts.stride_bytes * static_cast<size_t>(sizes.num_experts)),
       .num_rows = all_rows,
-      .num_cols = num_cols};
+      .num_cols = num_cols,
+      .format = format};
   for (int64_t e = 0; e < sizes.num_experts; ++e) {
     const auto pack_at = [&](std::vector<BFloat16>& values, int64_t row_begin) {
+      if (problem.has_integers) {
+        return pack_integers(machine, values.data() + e * num_rows * num_cols, experts.expert(e),
+                             row_begin, num_rows);
+      }
       pack_weight(machine.stream(), {.src = TensorView(values.data() + e * num_rows * num_cols,
                                                        DType::kBF16, {num_rows, num_cols}),
                                      .dst = experts.expert(e),
@@ -168,8 +219,8 @@ std::vector<BFloat16> run(const Problem& problem, CpuIsa isa, int64_t begin, int
       .x = machine.tensor(part(in.x, in.hidden), {m, in.hidden}),
       .experts = machine.tensor(part(in.experts, in.k), {m, in.k}),
       .shares = machine.tensor(part(in.shares, in.k), {m, in.k}),
-      .gate_up = pack_experts(machine, problem.sizes, in.gate, in.up, in.intermediate, in.hidden),
-      .down = pack_experts(machine, problem.sizes, in.down, {}, in.hidden, in.intermediate),
+      .gate_up = pack_experts(machine, problem, in.gate, in.up, in.intermediate, in.hidden),
+      .down = pack_experts(machine, problem, in.down, {}, in.hidden, in.intermediate),
       .shared = {},
       .shared_gate = {},
       .scratch = cut_expert_scratch(arena, sizes),
@@ -209,6 +260,19 @@ void expect_exact(const Problem& problem, CpuIsa isa, const std::string& what) {
 std::vector<Sizes> all_sizes() {
   if (!testing_cpu()) return {{8, 2, 64, 48}, {16, 1, 40, 16}, {3, 3, 96, 136}, {128, 8, 256, 72}};
   return {{8, 2, 64, 48}, {5, 3, 50, 37}, {16, 1, 33, 16}, {3, 3, 96, 130}};
+}
+
+// Each expert has scales and orders of its own, wherever its weights begin.
+TEST(ExpertMlp, MatchesDoublePrecisionWithIntegers) {
+  if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU has no kernels for integers";
+  for (const CpuIsa isa : runnable_isas()) {
+    Problem problem = random_problem({8, 2, 64, 48}, 19, 7);
+    problem.has_integers = true;
+    for (auto* weights : {&problem.input.gate, &problem.input.up, &problem.input.down}) {
+      round_to_integers(*weights);
+    }
+    expect_exact(problem, isa, "integers");
+  }
 }
 
 TEST(ExpertMlp, MatchesDoublePrecision) {

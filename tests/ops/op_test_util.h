@@ -27,7 +27,7 @@ namespace sluice::testing {
 
 // Formats that no backend has kernels for.
 inline constexpr KvElement kElementWithoutKernels = static_cast<KvElement>(255);
-inline constexpr WeightFormat kFormatWithoutKernels = static_cast<WeightFormat>(255);
+inline constexpr WeightFormat kFormatWithoutKernels = {.numbers = static_cast<WeightNumbers>(255)};
 
 // Calls `op`, which must refuse such a format.
 template <typename F>

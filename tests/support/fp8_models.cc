@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <limits>
 #include <span>
 #include <utility>
@@ -11,26 +9,10 @@
 #include "core/dtype.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "io/model_directory.h"
-#include "io/safetensors.h"
-#include "support/source_dir.h"
+#include "support/weight_copies.h"
 
 namespace sluice::testing {
 namespace {
-
-// One tensor of the new file; the bytes live here.
-struct Written {
-  std::string name;
-  DType dtype;
-  std::vector<int64_t> shape;
-  std::vector<std::byte> bytes;
-};
-
-template <typename T>
-std::vector<std::byte> bytes_of(const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
 
 // The code of the nearest number; of two, the even one.
 uint8_t nearest(float value) {
@@ -90,53 +72,6 @@ Quantized quantized(std::span<const float> weight, int64_t rows, int64_t cols, W
   return q;
 }
 
-std::vector<float> floats_of(const CheckpointTensor& tensor) {
-  std::vector<std::byte> bytes(tensor.num_bytes);
-  tensor.read(0, bytes);
-  std::vector<float> values(bytes.size() / dtype_bytes(tensor.dtype));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (tensor.dtype == DType::kF32) {
-      std::memcpy(&values[i], bytes.data() + i * 4, 4);
-    } else {
-      uint16_t bits = 0;
-      std::memcpy(&bits, bytes.data() + i * 2, 2);
-      values[i] = tensor.dtype == DType::kF16 ? static_cast<float>(Float16{bits})
-                                              : static_cast<float>(BFloat16::from_bits(bits));
-    }
-  }
-  return values;
-}
-
-std::filesystem::path tiny_path(const std::string& tiny_model) {
-  return source_dir() / "tests/golden/models" / tiny_model;
-}
-
-std::vector<int64_t> shape_of(const CheckpointTensor& tensor) {
-  return {tensor.shape.begin(), tensor.shape.end()};
-}
-
-// Writes model.safetensors: `change` gives what stands for a weight of a layer.
-void copy_weights(const std::string& tiny_model, const std::filesystem::path& directory,
-                  const std::function<std::vector<Written>(const CheckpointTensor&)>& change) {
-  std::vector<Written> tensors;
-  const Checkpoint checkpoint{ModelDirectory(tiny_path(tiny_model))};
-  for (const std::string& name : checkpoint.names()) {
-    const CheckpointTensor tensor = checkpoint.tensor(name, *checkpoint.shape_of(name));
-    if (name.ends_with("_proj.weight")) {
-      for (Written& written : change(tensor)) tensors.push_back(std::move(written));
-      continue;
-    }
-    std::vector<std::byte> bytes(tensor.num_bytes);
-    tensor.read(0, bytes);
-    tensors.push_back({name, tensor.dtype, shape_of(tensor), std::move(bytes)});
-  }
-  std::vector<SafetensorsInput> inputs;
-  for (const Written& t : tensors) {
-    inputs.push_back({.name = t.name, .dtype = t.dtype, .shape = t.shape, .bytes = t.bytes});
-  }
-  write_safetensors(directory / "model.safetensors", inputs);
-}
-
 }  // namespace
 
 const std::vector<float>& e4m3_numbers() {
@@ -172,34 +107,25 @@ nlohmann::json fp8_config(WeightScales scales) {
           {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
 }
 
-Fp8Model write_fp8_model(const std::string& tiny_model, WeightScales scales,
-                         const std::filesystem::path& directory, const nlohmann::json& config) {
-  nlohmann::json document = read_json_file(tiny_path(tiny_model) / "config.json");
+QuantizedModel write_fp8_model(const std::string& tiny_model, WeightScales scales,
+                               const std::filesystem::path& directory,
+                               const nlohmann::json& config) {
+  nlohmann::json document = read_json_file(tiny_model_path(tiny_model) / "config.json");
   document["quantization_config"] = fp8_config(scales);
   document.update(config);
   write_file(directory / "config.json", document.dump());
   const std::string suffix = scales == WeightScales::kBlocks ? "_scale_inv" : "_scale";
-  Fp8Model model;
+  QuantizedModel model;
   copy_weights(tiny_model, directory, [&](const CheckpointTensor& tensor) {
     const std::string name(tensor.name);
     Quantized q = quantized(floats_of(tensor), tensor.shape[0], tensor.shape[1], scales);
-    std::vector<Written> written;
+    std::vector<WrittenTensor> written;
     written.push_back({name, DType::kE4m3, shape_of(tensor), bytes_of(q.codes)});
     written.push_back({name + suffix, DType::kF32, q.scale_shape, bytes_of(q.scales)});
     model.weights.emplace(name, std::move(q.values));
     return written;
   });
   return model;
-}
-
-void write_plain_model(const std::string& tiny_model, const Fp8Model& model,
-                       const std::filesystem::path& directory) {
-  std::filesystem::copy_file(tiny_path(tiny_model) / "config.json", directory / "config.json");
-  copy_weights(tiny_model, directory, [&](const CheckpointTensor& tensor) {
-    const std::string name(tensor.name);
-    return std::vector<Written>{
-        {name, DType::kF32, shape_of(tensor), bytes_of(model.weights.at(name))}};
-  });
 }
 
 }  // namespace sluice::testing

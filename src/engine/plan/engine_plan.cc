@@ -388,7 +388,7 @@ ResidencySizes residency_sizes(const EnginePlan& plan) {
 }
 
 OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan) {
-  return {.has_e4m3_weights = config.quantization.present(),
+  return {.has_e4m3_weights = config.quantization.scales != WeightScales::kNone,
           .kv = plan.kv_layout.block,
           .max_tokens = plan.policies.max_tokens};
 }

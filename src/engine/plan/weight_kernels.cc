@@ -18,6 +18,11 @@ void leave_out_without_kernels(ModelConfig& config, const Device& device) {
 
 void require_kernels(const ModelConfig& config, const Device& device) {
   if (device.kind() != DeviceKind::kCuda || !config.quantization.present()) return;
+  if (config.quantization.has_integers()) {
+    fail(ErrorCode::kUnsupported,
+         "the weights are integers of 4 or 8 bits, for which there are no kernels on a GPU yet; "
+         "take the model in BF16 or FP8, or --device cpu");
+  }
   if (!has_experts(config.architecture)) return;
   fail(ErrorCode::kUnsupported,
        "{} is a mixture of experts in FP8, for which there are no kernels on a GPU yet; take the "

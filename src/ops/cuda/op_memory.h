@@ -69,11 +69,11 @@ inline E4m3ScaleLayout e4m3_scale_layout(WeightFormat format, int64_t num_rows, 
 // A packed weight is the matrix itself, row by row, and then its scales. Errors: kUnsupported for
 // another format.
 inline size_t row_major_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) {
-  if (!has_scales(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
+  if (!stores_e4m3(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   constexpr size_t kAlignment = 256;
   constexpr size_t kScaleAlignment = 16;
   size_t num_bytes = weight_bytes(WeightFormat::kBFloat16, num_rows, num_cols);
-  if (has_scales(format)) {
+  if (stores_e4m3(format)) {
     const E4m3ScaleLayout scales = e4m3_scale_layout(format, num_rows, num_cols);
     num_bytes =
         num_bytes / 2 + kScaleAlignment + static_cast<size_t>(scales.num_scales) * sizeof(float);

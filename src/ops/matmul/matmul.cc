@@ -1,6 +1,8 @@
 // Shape contracts of pack_weight, matmul and embedding, and the check of formats.
 #include "ops/matmul/matmul.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
@@ -13,12 +15,23 @@ void require_weight(ShapeContract& shapes, const PackedWeight& weight, std::stri
   shapes.require(weight.present() && weight.num_rows > 0 && weight.num_cols > 0, rule);
 }
 
+// Scales, and what integers have beside them.
 void require_scales(ShapeContract& shapes, const PackWeightArgs& args) {
+  const WeightFormat format = args.dst.format;
   shapes.require(args.scales.present() && args.scale_rows > 0,
                  "a format with scales must have scales and a positive scale_rows");
   shapes.bind("scales", (args.src.dim(0) + args.scale_rows - 1) / args.scale_rows);
-  shapes.bind("per_row", scales_per_row(args.dst.format, args.dst.num_cols));
+  shapes.bind("per_row", scales_per_row(format, args.dst.num_cols));
   shapes.expect("scales", args.scales, DType::kF32, {"scales", "per_row"});
+  shapes.require(args.zeros.present() == stores_integers(format), "integers alone must have zeros");
+  shapes.expect_or_absent("zeros", args.zeros, DType::kU8, {"scales", "per_row"});
+  shapes.require(args.order.present() == (format.num_orders > 0),
+                 "a format with orders alone must have an order");
+  shapes.expect_or_absent("order", args.order, DType::kI32, {"num_cols"});
+  shapes.require(args.order_index >= 0 && args.order_index < std::max(format.num_orders, 1),
+                 "order_index must be one of dst.format.num_orders");
+  shapes.require(format.num_orders == 0 || args.row_begin % kOrderRows == 0,
+                 "with an order, row_begin must be a multiple of 16");
 }
 
 }  // namespace
@@ -42,7 +55,7 @@ void pack_weight(Stream& stream, const PackWeightArgs& args) {
   shapes.bind("num_cols", args.dst.num_cols);
   const DType dtype = args.src.dtype();
   if (has_scales(args.dst.format)) {
-    shapes.require(dtype == DType::kU8, "src must be u8, codes of e4m3");
+    shapes.require(dtype == DType::kU8, "src must be u8, codes of e4m3 or integers");
     require_scales(shapes, args);
   } else {
     shapes.require(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32,

@@ -32,17 +32,23 @@ struct PackWeightArgs {
   const WeightReader* reader = nullptr;  // reads the bytes of `src` instead of memory
   TensorView scales = {};                // f32, in HOST memory, for a format with scales
   int64_t scale_rows = 1;  // rows of `src` that share a row of `scales`; the last may have fewer
+  TensorView zeros = {};   // u8, in HOST memory, for integers
+  TensorView order = {};   // i32, in HOST memory, for a format with orders: the column of x of each
+                           // column of `src`, a permutation
+  int32_t order_index = 0;  // of `order` among those of `dst`
 };
 
 // Converts rows of a checkpoint's matrix to the format of `dst` and lays them out for `matmul`.
 // Other rows of `dst` keep what they hold; the padding that a backend's layout has after the last
 // row is written with that row.
 // Shapes: src [n, dst.num_cols]; row_begin + n <= dst.num_rows; scales [ceil(n / scale_rows),
-// scales_per_row] for a format with scales, else absent.
-// Types: bf16, f16 or f32 to bf16, rounded to nearest; u8 to e4m3, as codes, which are copied.
+// scales_per_row] for a format with scales, zeros likewise for integers, order [dst.num_cols] for a
+// format with orders, whose row_begin is a multiple of kOrderRows; else absent.
+// Types: bf16, f16 or f32 to bf16, rounded to nearest; u8 to e4m3, as codes, and to integers, one a
+// byte, of which those of 4 bits are below 16.
 // Aliasing: none; `src` is host memory and `dst` device memory.
-// Order: the host memory of `src`, or `reader`, and of `scales` must live until the stream has
-// passed this op.
+// Order: the host memory of `src`, or `reader`, and of `scales`, `zeros` and `order` must live
+// until the stream has passed this op.
 // Errors: those of every op (ops/ops.h); a reader keeps its own.
 void pack_weight(Stream& stream, const PackWeightArgs& args);
 
@@ -56,13 +62,15 @@ struct MatmulArgs {
 // out = x * weight^T (+ bias).
 // Shapes: x [m, k], weight [n, k], bias [n], out [m, n].
 // Types: bf16 in, bf16 or f32 out; summed in f32 and rounded once. The weight has its own format:
-// with scales, products of x and e4m3 are summed over 128 columns, and the sum times the scale is
-// added to those of the columns before; e4m3's NaN is NaN.
+// with scales, products of x and e4m3, or integers less their zero points, are summed over up to
+// 128 columns of a group, and the sum times the scale is added to those of the columns before;
+// e4m3's NaN is NaN.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only. A row's bits depend on that row alone on the CPU; on CUDA they may depend on
 // m.
 // Errors: on CUDA products of many rows need cuBLASLt: an asynchronous kUnsupported where the
-// library is not there, kDevice where it has no algorithm.
+// library is not there, kDevice where it has no algorithm; kUnsupported, thrown by the call, for
+// integers.
 void matmul(Stream& stream, const MatmulArgs& args);
 
 struct EmbeddingArgs {

@@ -1,8 +1,7 @@
 // Weights in FP8: what is loaded stands for the numbers of the file, bit for bit, a model with them
 // answers as one with these numbers, and nothing that the engine promises changes.
-#include <algorithm>
-#include <cmath>
-#include <span>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "ops/ops.h"
 #include "sluice/inspect.h"
 #include "support/fp8_models.h"
+#include "support/loaded_weights.h"
 #include "support/run_bits.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
@@ -25,46 +25,20 @@ namespace sluice {
 namespace {
 
 using nlohmann::json;
-using testing::Fp8Model;
+using testing::columns_of;
+using testing::expect_rows;
 using testing::Job;
+using testing::nmse;
+using testing::QuantizedModel;
 using testing::write_fp8_model;
 
 constexpr WeightScales kAllScales[] = {WeightScales::kBlocks, WeightScales::kRows,
                                        WeightScales::kTensor};
 
-// The product of a weight with the unit matrix: its columns, in f32. A sum has one number that is
-// not 0, so nothing is rounded but the number itself.
-std::vector<float> columns_of(const PackedWeight& weight, Stream& stream) {
-  const int64_t n = weight.num_rows, k = weight.num_cols;
-  std::vector<BFloat16> units(static_cast<size_t>(k * k));
-  for (int64_t i = 0; i < k; ++i) units[static_cast<size_t>(i * k + i)] = BFloat16(1.0f);
-  std::vector<float> out(static_cast<size_t>(k * n));
-  matmul(stream, {.x = TensorView(units.data(), DType::kBF16, {k, k}),
-                  .weight = weight,
-                  .bias = {},
-                  .out = TensorView(out.data(), DType::kF32, {k, n})});
-  stream.synchronize();
-  return out;
-}
-
-// Compares rows from `row_begin` on with a weight [rows, cols] of the file.
-void expect_rows(const std::vector<float>& columns, int64_t num_rows, int64_t row_begin,
-                 const std::vector<float>& weight, int64_t cols, const std::string& what) {
-  const auto rows = static_cast<int64_t>(weight.size()) / cols;
-  int64_t num_different = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      const float loaded = columns[static_cast<size_t>(c * num_rows + row_begin + r)];
-      num_different += loaded == weight[static_cast<size_t>(r * cols + c)] ? 0 : 1;
-    }
-  }
-  EXPECT_EQ(num_different, 0) << what;
-}
-
 TEST(Fp8Weights, LoadedNumbersAreThoseOfTheFile) {
   for (const WeightScales scales : kAllScales) {
     const TempDir dir;
-    const Fp8Model model = write_fp8_model("qwen3-group2-tied", scales, dir.path());
+    const QuantizedModel model = write_fp8_model("qwen3-group2-tied", scales, dir.path());
     const ModelDirectory directory(dir.path());
     const ModelConfig config = read_model_config(directory);
     const auto device = make_device("cpu", {.num_threads = 2});
@@ -100,7 +74,7 @@ TEST(Fp8Weights, LoadedNumbersAreThoseOfTheFile) {
 TEST(Fp8Weights, LoadedExpertsAreThoseOfTheFile) {
   for (const WeightScales scales : kAllScales) {
     const TempDir dir;
-    const Fp8Model model = write_fp8_model("qwen3moe-experts8-pair", scales, dir.path());
+    const QuantizedModel model = write_fp8_model("qwen3moe-experts8-pair", scales, dir.path());
     const ModelDirectory directory(dir.path());
     const auto device = make_device("cpu", {.num_threads = 2});
     const auto stream = device->make_stream({.name = "load", .num_threads = 2});
@@ -162,16 +136,6 @@ TEST(Fp8Weights, RowsDoNotDependOnEachOtherNorOnThePlaceOfKv) {
   }
 }
 
-double nmse(std::span<const float> a, std::span<const float> b) {
-  double error = 0, power = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double d = static_cast<double>(a[i]) - b[i];
-    error += d * d;
-    power += static_cast<double>(b[i]) * b[i];
-  }
-  return error / power;
-}
-
 // The logits of a text: those of FP8 are near those of its numbers in F32, which loading rounds to
 // bf16, and not those of the model that was quantized. A GPU rounds many rows to FP8, too. Padded
 // heads, other sizes of blocks' rests.
@@ -183,7 +147,7 @@ TEST(Fp8Weights, AnswersAreThoseOfItsNumbers) {
       if (pads && scales == WeightScales::kBlocks) continue;  // refused
       if (!testing::testing_cpu() && std::string(name).find("moe") != std::string::npos) continue;
       const TempDir fp8, plain;
-      const Fp8Model model = write_fp8_model(name, scales, fp8.path());
+      const QuantizedModel model = write_fp8_model(name, scales, fp8.path());
       testing::write_plain_model(name, model, plain.path());
       const auto logits = [&](const std::filesystem::path& path) {
         EngineOptions options = testing::tiny_options(name);
@@ -229,8 +193,34 @@ TEST(Fp8Weights, WhatDoesNotFitTheConfigurationIsNamed) {
   EXPECT_TRUE(contains(error_of(ErrorCode::kModel, other), "weight_scale\" has shape"));
 }
 
+// Overwrites the first number of a tensor in a safetensors file: a length, a JSON header, data.
+void set_first_code(const std::filesystem::path& file, const std::string& name, char code) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t header_bytes = 0;
+  stream.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
+  std::string header(header_bytes, ' ');
+  stream.read(header.data(), static_cast<std::streamsize>(header_bytes));
+  const auto begin = json::parse(header).at(name).at("data_offsets").at(0).get<uint64_t>();
+  stream.seekp(static_cast<std::streamoff>(sizeof header_bytes + header_bytes + begin));
+  stream.put(code);
+  ASSERT_TRUE(stream.good());
+}
+
+TEST(Fp8Weights, ACodeThatIsNoNumberIsNamed) {
+  for (const char* name :
+       {"model.layers.1.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight"}) {
+    for (const char code : {'\x7f', '\xff'}) {
+      const TempDir dir;
+      write_fp8_model("qwen3-group2-tied", WeightScales::kRows, dir.path());
+      set_first_code(dir.path() / "model.safetensors", name, code);
+      const std::string error = error_of(ErrorCode::kModel, dir);
+      EXPECT_TRUE(contains(error, std::string(name) + "\" has NaN")) << error;
+    }
+  }
+}
+
 // Nothing of a planned machine is touched, so this runs without a GPU.
-TEST(Fp8Weights, AGpuIsPlannedWithABytePerWeight) {
+TEST(Fp8Weights, AGpuIsPlanned) {
   const TempDir dir;
   write_fp8_model("qwen3-group2-tied", WeightScales::kBlocks, dir.path());
   const PlannedMachine machine{.gpu_bytes = size_t{24} << 30, .host_bytes = size_t{64} << 30};

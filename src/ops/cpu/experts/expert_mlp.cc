@@ -25,13 +25,7 @@ struct ExpertProducts {
   Product first;  // of expert 0, without rows
   size_t stride_bytes;
 
-  Product of(int64_t expert) const {
-    Product product = first;
-    const size_t offset = static_cast<size_t>(expert) * stride_bytes;
-    product.problem.weight += offset / sizeof(uint16_t);
-    if (product.e4m3.data != nullptr) product.e4m3.data += offset;
-    return product;
-  }
+  Product of(int64_t expert) const { return first.at(static_cast<size_t>(expert) * stride_bytes); }
 };
 
 // Plain pointers and sizes of the args; see ExpertScratch for the shapes. A task holds at most 320

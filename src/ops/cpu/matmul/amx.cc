@@ -8,6 +8,8 @@
 #include <immintrin.h>
 
 #include "ops/cpu/matmul/block.h"
+#include "ops/cpu/matmul/integers.h"
+#include "ops/cpu/matmul/integers_avx512.h"
 
 namespace sluice {
 namespace {
@@ -289,7 +291,9 @@ constexpr MatmulKernel kKernel = {
     .row_multiple = 2 * kTileRows,
     .panel_multiple = 2,
     .scratch_bytes = kSumFloats * sizeof(float) + kPackedHalves * sizeof(uint16_t),
-    .run = &run_job};
+    .run = &run_job,
+    .convert_uint4 = &convert_uint4_avx512,
+    .convert_uint8 = &convert_integers<8>};
 
 }  // namespace
 

@@ -40,7 +40,15 @@ struct Avx2Vector {
   }
 };
 
-constexpr MatmulKernel kKernel = make_fma_kernel<Avx2Vector>();
+// Pairs<4>, whose conversion GCC 12 splits into bytes.
+struct Avx2Nibbles {
+  static void load(const uint8_t* from, Words& pairs) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    pairs = reinterpret_cast<Words>(_mm256_cvtepu8_epi32(bytes));
+  }
+};
+
+constexpr MatmulKernel kKernel = make_fma_kernel<Avx2Vector>(&convert_integers<4, Avx2Nibbles>);
 
 }  // namespace
 

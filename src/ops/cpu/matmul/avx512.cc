@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "ops/cpu/matmul/fma.h"
+#include "ops/cpu/matmul/integers_avx512.h"
 
 namespace sluice {
 namespace {
@@ -36,7 +37,7 @@ struct Avx512Vector {
   }
 };
 
-constexpr MatmulKernel kKernel = make_fma_kernel<Avx512Vector>();
+constexpr MatmulKernel kKernel = make_fma_kernel<Avx512Vector>(&convert_uint4_avx512);
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ops/cpu/matmul/block.h"
+#include "ops/cpu/matmul/integers.h"
 
 namespace sluice {
 namespace {
@@ -191,13 +192,15 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
 
 // Scratch: sums [kMaxRows][kSumStride], then converted rows.
 template <typename Vector>
-constexpr MatmulKernel make_fma_kernel() {
+constexpr MatmulKernel make_fma_kernel(MatmulKernel::Convert convert_uint4) {
   return {.max_rows = kMaxRows,
           .max_panels = kMaxPanels,
           .row_multiple = Vector::kTileRows,
           .panel_multiple = kWidestTile,
           .scratch_bytes = sizeof(float) * kMaxRows * (kSumStride + kRowStride),
-          .run = &run_job<Vector>};
+          .run = &run_job<Vector>,
+          .convert_uint4 = convert_uint4,
+          .convert_uint8 = &convert_integers<8>};
 }
 
 }  // namespace

@@ -51,6 +51,11 @@ struct MatmulKernel {
   int64_t panel_multiple = 1;  // widths of jobs that waste nothing
   size_t scratch_bytes = 0;
   void (*run)(const MatmulProblem& problem, const MatmulJob& job, std::byte* scratch) = nullptr;
+  // Lines of a panel of integers, less the zero points u8 [16] of its rows, to lines of bf16.
+  using Convert = void (*)(const uint8_t* from, const uint8_t* zeros, int64_t num_lines,
+                           uint16_t* to);
+  Convert convert_uint4 = nullptr;
+  Convert convert_uint8 = nullptr;
 };
 
 // REQUIRES of each: the CPU has its ISA. AVX2 and AVX-512 give equal bits; scalar and AMX differ.

@@ -41,10 +41,10 @@ Product product_of(const char* op, const PackedWeight& weight) {
                               .n = weight.num_rows,
                               .k = weight.num_cols,
                               .padded_k = round_up(weight.num_cols, kPaddedKMultiple)},
-                  .e4m3 = {}};
+                  .scaled = {}};
   if (has_scales(weight.format)) {
-    product.e4m3 = {.data = weight.data,
-                    .scales_per_row = scales_per_row(weight.format, weight.num_cols)};
+    product.scaled = ScaledPanels::of(weight.format, weight.num_rows, weight.num_cols);
+    product.scaled.data = weight.data;
   }
   return product;
 }
@@ -63,16 +63,17 @@ JobPlan plan_jobs(const MatmulProblem& problem, const MatmulKernel& kernel, int6
 }
 
 void run_job_of(const Product& product, const MatmulJob& job, const MatmulKernel& kernel) {
-  if (product.e4m3.data != nullptr) {
-    run_e4m3_job(product.problem, product.e4m3, job, kernel,
-                 thread_scratch(e4m3_scratch_bytes(kernel)));
+  if (product.scaled.data != nullptr) {
+    run_scaled_job(product.problem, product.scaled, job, kernel,
+                   thread_scratch(scaled_scratch_bytes(kernel)));
   } else {
     kernel.run(product.problem, job, thread_scratch(kernel.scratch_bytes));
   }
 }
 
 size_t CpuOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) const {
-  if (!has_scales(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
+  if (has_scales(format)) return ScaledPanels::of(format, num_rows, num_cols).num_bytes();
+  expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   return weight_bytes(format, round_up(num_rows, kPanelRows), round_up(num_cols, kPaddedKMultiple));
 }
 

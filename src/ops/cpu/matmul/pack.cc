@@ -1,5 +1,5 @@
-// Lays out a checkpoint's matrix for the kernels of matmul/kernel.h, converted to bf16, or as e4m3
-// (matmul/e4m3_job.h).
+// Lays out a checkpoint's matrix for the kernels of matmul/kernel.h, converted to bf16, or as
+// e4m3 and integers (matmul/scaled_job.h).
 //
 // Used once per weight while a model loads. Bound by reading the page cache, so a panel is written
 // in the order of its bytes and each source row is read once, forwards. Thread rule: enqueue only;
@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/matmul/kernel.h"
+#include "ops/cpu/matmul/scaled_job.h"
 #include "ops/cpu/thread_scratch.h"
 
 namespace sluice::cpu {
@@ -25,6 +26,7 @@ struct PackProblem {
   std::byte* dst = nullptr;              // panels panel_bytes apart: [padded_k / 2][16] pairs
   int64_t panel_bytes = 0;               // scales included, which follow the pairs
   const float* scales = nullptr;         // [rows / scale_rows][scales_per_row]; null: no scales
+  const uint8_t* zeros = nullptr;        // as scales; null: none
   int64_t scale_rows = 1;
   int64_t scales_per_row = 0;
   int64_t row_begin = 0;  // rows of the weight that src holds
@@ -34,21 +36,30 @@ struct PackProblem {
   int64_t padded_k = 0;
 };
 
-// A number of e4m3, which is not converted.
-struct E4m3Code {
+// A number of e4m3 or an integer of 8 bits, which is not converted.
+struct ByteCode {
   uint8_t bits = 0;
 };
-
-// Two neighbours of a row in the packed layout: twice bf16, or twice e4m3.
+// An integer of 4 bits, alone in its byte.
+struct NibbleCode {
+  uint8_t bits = 0;
+};
 template <typename Element>
-using Pair = std::conditional_t<std::is_same_v<Element, E4m3Code>, uint16_t, uint32_t>;
+inline constexpr bool kIsCode =
+    std::is_same_v<Element, ByteCode> || std::is_same_v<Element, NibbleCode>;
+
+// Two neighbours of a row in the packed layout: twice bf16, twice a byte, or a byte of two.
+template <typename Element>
+using Pair =
+    std::conditional_t<std::is_same_v<Element, NibbleCode>, uint8_t,
+                       std::conditional_t<std::is_same_v<Element, ByteCode>, uint16_t, uint32_t>>;
 
 // One element as it is packed. safetensors does not promise alignment, hence memcpy.
 template <typename Element>
 Pair<Element> load_one(const std::byte* src) {
   Element element;
   std::memcpy(&element, src, sizeof(element));
-  if constexpr (std::is_same_v<Element, E4m3Code>) {
+  if constexpr (kIsCode<Element>) {
     return element.bits;
   } else {
     return BFloat16(static_cast<float>(element)).bits;
@@ -58,7 +69,9 @@ Pair<Element> load_one(const std::byte* src) {
 // Neighbouring columns as one pair, the even one in the lower half.
 template <typename Element>
 Pair<Element> load_pair(const std::byte* src) {
-  if constexpr (std::is_same_v<Element, BFloat16> || std::is_same_v<Element, E4m3Code>) {
+  if constexpr (std::is_same_v<Element, NibbleCode>) {
+    return static_cast<uint8_t>(load_one<Element>(src) | load_one<Element>(src + 1) << 4);
+  } else if constexpr (std::is_same_v<Element, BFloat16> || std::is_same_v<Element, ByteCode>) {
     Pair<Element> pair;  // as it lies in the checkpoint; x86 is little-endian
     std::memcpy(&pair, src, sizeof(pair));
     return pair;
@@ -103,15 +116,19 @@ void zero_padding(Item* lines, int64_t num_lines, int64_t num_rows) {
   }
 }
 
-// The scales of rows [row_begin, row_end) of a panel, whose first is row `first` of the weight, to
-// `dst`: [scales_per_row][16].
-void pack_scales(const PackProblem& problem, int64_t first, int64_t row_begin, int64_t row_end,
-                 float* dst) {
+// Scales or zero points `from` of rows [row_begin, row_end) of a panel, whose first is row `first`
+// of the weight, to `dst`: [scales_per_row][16]. Returns where they end.
+template <typename Item>
+Item* pack_scales(const PackProblem& problem, const Item* from, int64_t first, int64_t row_begin,
+                  int64_t row_end, Item* dst) {
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t scale_row = (first + row - problem.row_begin) / problem.scale_rows;
-    const float* src = problem.scales + scale_row * problem.scales_per_row;
+    const Item* src = from + scale_row * problem.scales_per_row;
     for (int64_t i = 0; i < problem.scales_per_row; ++i) dst[i * kPanelRows + row] = src[i];
   }
+  const bool is_last = problem.row_end == problem.num_rows && row_end < kPanelRows;
+  if (is_last) zero_padding(dst, problem.scales_per_row, row_end);
+  return dst + problem.scales_per_row * kPanelRows;
 }
 
 // A row is every 16th pair of its panel, so calls for neighbouring rows may share a panel.
@@ -135,14 +152,48 @@ void pack_panel(const PackProblem& problem, int64_t panel) {
   if (is_last) zero_padding(dst, problem.padded_k / 2, row_end);
   if (problem.scales == nullptr) return;
   auto* const scales = reinterpret_cast<float*>(dst + problem.padded_k / 2 * kPanelRows);
-  pack_scales(problem, first, row_begin, row_end, scales);
-  if (is_last) zero_padding(scales, problem.scales_per_row, row_end);
+  auto* const zeros = reinterpret_cast<uint8_t*>(
+      pack_scales(problem, problem.scales, first, row_begin, row_end, scales));
+  if (problem.zeros == nullptr) return;
+  pack_scales(problem, problem.zeros, first, row_begin, row_end, zeros);
+}
+
+// The order of the columns of rows [row_begin, row_begin + num_rows), and for each of their panels
+// that it has this one.
+struct OrderProblem {
+  const int32_t* order = nullptr;  // null: none
+  int32_t index = 0;
+  int32_t* orders = nullptr;    // of the weight, [num_orders][k]
+  int32_t* of_panel = nullptr;  // from the first of the panels on
+  int64_t num_panels = 0;
+  int64_t k = 0;
+};
+
+void pack_order(const OrderProblem& problem) {
+  if (problem.order == nullptr) return;
+  std::copy_n(problem.order, problem.k, problem.orders + problem.index * problem.k);
+  std::fill_n(problem.of_panel, problem.num_panels, problem.index);
+}
+
+OrderProblem order_problem(const PackWeightArgs& args) {
+  if (!args.order.present()) return {};
+  const PackedWeight& dst = args.dst;
+  const auto layout = ScaledPanels::of(dst.format, dst.num_rows, dst.num_cols);
+  auto* const orders = reinterpret_cast<int32_t*>(dst.data + layout.orders_offset());
+  static_assert(kOrderRows % kPanelRows == 0);
+  return {.order = args.order.data<int32_t>(),
+          .index = args.order_index,
+          .orders = orders,
+          .of_panel = orders + dst.format.num_orders * dst.num_cols + args.row_begin / kPanelRows,
+          .num_panels = (args.src.dim(0) + kPanelRows - 1) / kPanelRows,
+          .k = dst.num_cols};
 }
 
 // One task per panel that holds a row of src.
 template <typename Element>
-void submit_pack(CpuStream& stream, const PackProblem& problem) {
-  stream.submit("pack_weight", [problem](ThreadTeam& team) {
+void submit_pack(CpuStream& stream, const PackProblem& problem, const OrderProblem& order = {}) {
+  stream.submit("pack_weight", [problem, order](ThreadTeam& team) {
+    pack_order(order);
     const int64_t first = problem.row_begin / kPanelRows;
     const int64_t num_panels = (problem.row_end + kPanelRows - 1) / kPanelRows - first;
     team.parallel_for(num_panels,
@@ -163,6 +214,7 @@ void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
       .dst = args.dst.data,
       .panel_bytes = static_cast<int64_t>(weight_bytes(format, kPanelRows, padded_k)),
       .scales = args.scales.present() ? args.scales.data<float>() : nullptr,
+      .zeros = args.zeros.present() ? args.zeros.data<uint8_t>() : nullptr,
       .scale_rows = args.scale_rows,
       .scales_per_row = scales_per_row(format, k),
       .row_begin = args.row_begin,
@@ -178,7 +230,9 @@ void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
     case DType::kF32:
       return submit_pack<float>(as_cpu(stream), problem);
     case DType::kU8:
-      return submit_pack<E4m3Code>(as_cpu(stream), problem);
+      return format.numbers == WeightNumbers::kUint4
+                 ? submit_pack<NibbleCode>(as_cpu(stream), problem, order_problem(args))
+                 : submit_pack<ByteCode>(as_cpu(stream), problem, order_problem(args));
     default:
       SLUICE_CHECK(false, "pack_weight: src is {}", args.src.to_string());
   }

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cpu/matmul/e4m3_job.h"
 #include "ops/cpu/matmul/kernel.h"
+#include "ops/cpu/matmul/scaled_job.h"
 #include "ops/matmul/packed_weight.h"
 
 namespace sluice {
@@ -29,7 +29,15 @@ const MatmulKernel& kernel_of(CpuIsa isa);
 
 struct Product {
   MatmulProblem problem;
-  E4m3Panels e4m3;  // no data: the weight is bf16
+  ScaledPanels scaled;  // no data: the weight is bf16
+
+  // The product with the weight `offset` bytes further on, of the same shape and format.
+  Product at(size_t offset) const {
+    Product product = *this;
+    product.problem.weight += offset / sizeof(uint16_t);
+    if (scaled.data != nullptr) product.scaled.data += offset;
+    return product;
+  }
 };
 
 // What a product takes from its weight: n, k and the panels.

@@ -3,6 +3,7 @@
 // Used by matmul/matmul.cc. One row and one panel at a time, multiply then add (no fused
 // rounding), ascending k. Thread rule: see matmul/kernel.h.
 #include "ops/cpu/matmul/block.h"
+#include "ops/cpu/matmul/integers.h"
 
 namespace sluice {
 namespace {
@@ -24,7 +25,11 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* /*sc
   }
 }
 
-constexpr MatmulKernel kKernel = {.max_rows = 64, .max_panels = 16, .run = &run_job};
+constexpr MatmulKernel kKernel = {.max_rows = 64,
+                                  .max_panels = 16,
+                                  .run = &run_job,
+                                  .convert_uint4 = &convert_integers<4>,
+                                  .convert_uint8 = &convert_integers<8>};
 
 }  // namespace
 

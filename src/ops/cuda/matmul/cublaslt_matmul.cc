@@ -77,7 +77,7 @@ struct CublasLtMatmul::Plan {
                    "cublasLtMatmulDescCreate");
     set_desc(desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     if (shape.has_bias) set_desc(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    if (has_scales(shape.format)) {
+    if (stores_e4m3(shape.format)) {
       const bool by_rows = shape.format == WeightFormat::kE4m3Rows;
       const int32_t of_rows = by_rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
                                       : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
@@ -87,7 +87,7 @@ struct CublasLtMatmul::Plan {
       set_desc(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, of_weight);
       set_desc(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_rows);
     }
-    const cudaDataType_t type = has_scales(shape.format) ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    const cudaDataType_t type = stores_e4m3(shape.format) ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
     make_layout(weight, type, shape.k, shape.n, shape.k);
     make_layout(x, type, shape.k, shape.m, shape.k);
     make_layout(out, cuda_type(shape.out), shape.n, shape.m, shape.out_stride);
@@ -225,7 +225,7 @@ std::optional<cublasLtMatmulAlgo_t> CublasLtMatmul::choose_algorithm(const Shape
   const cublasStatus_t status =
       cublaslt().heuristic(handle_, plan.desc, plan.weight, plan.x, plan.out, plan.out,
                            preference.handle(), 1, &result, &num_results);
-  const bool may_fail = has_scales(shape.format) || status == CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool may_fail = stores_e4m3(shape.format) || status == CUBLAS_STATUS_NOT_SUPPORTED;
   if (!may_fail) check_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic");
   if (status != CUBLAS_STATUS_SUCCESS || num_results == 0) return std::nullopt;
   return result.algo;

@@ -142,7 +142,7 @@ size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFo
 // Order: the first product of a stream allocates (ops/cuda/matmul/cublaslt_matmul.h), so it cannot
 // be captured in a graph.
 void CudaOps::matmul(Stream& on, const MatmulArgs& args) const {
-  const bool is_e4m3 = has_scales(args.weight.format);
+  const bool is_e4m3 = stores_e4m3(args.weight.format);
   if (!is_e4m3) expect_weight_format("matmul", args.weight.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
@@ -154,7 +154,7 @@ void CudaOps::matmul(Stream& on, const MatmulArgs& args) const {
 // One kernel for up to 16 rows, with the same guarantee; more rows go through `matmul` and
 // `swiglu`.
 void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
-  const bool is_e4m3 = has_scales(args.weight.format);
+  const bool is_e4m3 = stores_e4m3(args.weight.format);
   if (!is_e4m3) expect_weight_format("gated_product", args.weight.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;

@@ -98,7 +98,7 @@ void pack_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& s
 // Order: unlike on the CPU device, `src` has been read when this returns; the host's threads copy
 // it piece by piece into pinned memory.
 void CudaOps::pack_weight(Stream& on, const PackWeightArgs& args) const {
-  const bool is_e4m3 = has_scales(args.dst.format);
+  const bool is_e4m3 = stores_e4m3(args.dst.format);
   if (!is_e4m3) expect_weight_format("pack_weight", args.dst.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   stream.submit("pack_weight", [&](cudaStream_t handle) {

@@ -1,0 +1,77 @@
+// Draws values and rounds them to the formats of weights.
+#include "model/dummy_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/mix.h"
+#include "ops/e4m3.h"
+
+namespace sluice {
+namespace {
+
+// A uniform distribution of half width w has standard deviation w / sqrt(3).
+constexpr float kHalfWidth = 0.02f * 1.7320508f;
+
+}  // namespace
+
+std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state) {
+  std::vector<BFloat16> values(count);
+  for (BFloat16& value : values) {
+    const float unit = static_cast<float>(split_mix(state) >> 40) * 0x1p-24f;  // [0, 1)
+    value = BFloat16(mean + kHalfWidth * (2 * unit - 1));
+  }
+  return values;
+}
+
+DummyNumbers::DummyNumbers(uint64_t& state) : drawn_(draw_uniform(1'000'003, 0, state)) {}
+
+std::vector<BFloat16> DummyNumbers::next(size_t count, uint64_t& state) const {
+  std::vector<BFloat16> values(count);
+  size_t from = split_mix(state) % drawn_.size();
+  for (size_t at = 0; at < count; from = 0) {
+    const size_t length = std::min(drawn_.size() - from, count - at);
+    std::copy_n(drawn_.begin() + static_cast<std::ptrdiff_t>(from), length,
+                values.begin() + static_cast<std::ptrdiff_t>(at));
+    at += length;
+  }
+  return values;
+}
+
+float DummyCodes::middle() const {
+  return format_.numbers == WeightNumbers::kUint4 ? 8.0f : 128.0f;
+}
+
+float DummyCodes::scale() const {
+  return kHalfWidth / (stores_e4m3(format_) ? 448.0f : middle() - 1);
+}
+
+std::vector<uint8_t> DummyCodes::of(std::span<const BFloat16> values) const {
+  const int16_t origin = e4m3_origin(127);  // of a scale of 1
+  std::vector<uint8_t> codes;
+  codes.reserve(values.size());
+  for (const BFloat16 value : values) {
+    const float scaled = static_cast<float>(value) / scale();
+    codes.push_back(stores_e4m3(format_) ? to_e4m3(BFloat16(scaled).bits, origin)
+                                         : static_cast<uint8_t>(std::lround(middle() + scaled)));
+  }
+  return codes;
+}
+
+ScaleRows DummyCodes::scales(int64_t num_rows, int64_t num_cols) const {
+  const int64_t per_row = scales_per_row(format_, num_cols);
+  const int64_t num_scale_rows = (num_rows + format_.group_rows - 1) / format_.group_rows;
+  const auto count = static_cast<size_t>(num_scale_rows * per_row);
+  ScaleRows rows{.values = std::vector<float>(count, scale()),
+                 .scale_rows = format_.group_rows,
+                 .per_row = per_row};
+  if (stores_integers(format_)) rows.zeros.assign(count, static_cast<uint8_t>(middle()));
+  if (format_.num_orders > 0) {
+    rows.order.resize(static_cast<size_t>(num_cols));
+    std::iota(rows.order.begin(), rows.order.end(), 0);
+  }
+  return rows;
+}
+
+}  // namespace sluice

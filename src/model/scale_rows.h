@@ -1,0 +1,35 @@
+// ScaleRows: what the numbers of a quantized matrix need beside themselves, in host memory.
+//
+// Made while weights are loaded, passed to pack_weight. Thread rule: a value.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/tensor_view.h"
+#include "ops/matmul/matmul.h"
+
+namespace sluice {
+
+// A scale row is that of `scale_rows` rows of the matrix.
+struct ScaleRows {
+  std::vector<float> values;
+  std::vector<uint8_t> zeros;  // as values; of integers
+  std::vector<int32_t> order;  // of columns; of a format with orders
+  int64_t scale_rows = 1;
+  int64_t per_row = 1;
+
+  bool present() const { return !values.empty(); }
+
+  // Adds all to the args of the op, which must not outlive this.
+  void add_to(PackWeightArgs& args) {
+    if (!present()) return;
+    const int64_t num_rows = static_cast<int64_t>(values.size()) / per_row;
+    args.scales = TensorView(values.data(), DType::kF32, {num_rows, per_row});
+    args.scale_rows = scale_rows;
+    if (!zeros.empty()) args.zeros = TensorView(zeros.data(), DType::kU8, {num_rows, per_row});
+    if (!order.empty()) args.order = TensorView(order.data(), DType::kI32, {std::ssize(order)});
+  }
+};
+
+}  // namespace sluice
