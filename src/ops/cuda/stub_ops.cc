@@ -10,7 +10,9 @@ namespace {
 // Sizes are right; a kernel that is called is a defect of the caller.
 class AbsentOps final : public Ops {
  public:
-  size_t memory_bytes(const OpNeeds& needs) const override { return cuda::stream_memory_bytes(needs); }
+  size_t memory_bytes(const OpNeeds& needs) const override {
+    return cuda::stream_memory_bytes(needs);
+  }
   void prepare(Stream&, const OpNeeds&) const override { refuse(); }
   size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
                              WeightFormat format) const override {
@@ -21,6 +23,7 @@ class AbsentOps final : public Ops {
   void name(Stream&, const Args&) const override { refuse(); }
   SLUICE_CORE_OPS(SLUICE_ABSENT_OP)
   SLUICE_EXPERT_OPS(SLUICE_ABSENT_OP)
+  SLUICE_DELTA_OPS(SLUICE_ABSENT_OP)
   SLUICE_PAGE_OPS(SLUICE_ABSENT_OP)
   SLUICE_TILE_OPS(SLUICE_ABSENT_OP)
 #undef SLUICE_ABSENT_OP
