@@ -17,6 +17,9 @@ namespace {
 
 constexpr DeltaShape kOdd{
     .num_k_heads = 3, .num_v_heads = 9, .k_dim = 20, .v_dim = 23, .num_taps = 4};
+// Two blocks of columns, the second narrow.
+constexpr DeltaShape kTwoBlocks{
+    .num_k_heads = 2, .num_v_heads = 2, .k_dim = 33, .v_dim = 85, .num_taps = 3};
 constexpr DeltaShape kPublished{
     .num_k_heads = 2, .num_v_heads = 6, .k_dim = 128, .v_dim = 128, .num_taps = 4};
 
@@ -182,7 +185,7 @@ TEST(Delta, ConvMatchesTheReference) {
 // while S forgets nothing, and by at most k_dim roundings in a step. Decay from none to all; keys
 // from independent to nearly equal.
 TEST(Delta, RuleMatchesTheReference) {
-  for (const DeltaShape& shape : {kOdd, kPublished}) {
+  for (const DeltaShape& shape : {kOdd, kTwoBlocks, kPublished}) {
     for (const int64_t num_rows : {1, 2, 64, 257}) {
       for (const float decay : {1e-3f, 0.1f, 1.0f, 30.0f}) {
         for (const float common_key : {0.0f, 20.0f}) {
@@ -214,7 +217,7 @@ TEST(Delta, GateOfDecayKeepsItsBitsWhereItIsSmall) {
 }
 
 TEST(Delta, AnyCutGivesTheSameBits) {
-  for (const DeltaShape& shape : {kOdd, kPublished}) {
+  for (const DeltaShape& shape : {kOdd, kTwoBlocks, kPublished}) {
     const std::vector<Span> spans{{70, 0}, {1, 9}, {2, 0}, {33, 40}};
     Machine machine;
     DeltaPass whole(machine, shape, spans);
@@ -260,7 +263,7 @@ TEST(Delta, PassesContinueEachOther) {
 }
 
 TEST(Delta, ThreadsAndInstructionSetsGiveTheSameBits) {
-  for (const DeltaShape& shape : {kOdd, kPublished}) {
+  for (const DeltaShape& shape : {kOdd, kTwoBlocks, kPublished}) {
     const std::vector<Span> spans{{40, 0}, {1, 9}, {5, 3}};
     Machine one(1);
     DeltaPass expected(one, shape, spans);

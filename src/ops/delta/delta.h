@@ -20,6 +20,10 @@ namespace sluice {
 inline constexpr int32_t kMaxDeltaKDim = 1024;
 inline constexpr int32_t kMaxConvTaps = 8;
 
+// Columns of a matrix that lie together: of 128 rows they take 32 KiB, which stay in the first
+// cache of a CPU for all rows of a call. Twice as fast as whole matrices, which do not.
+inline constexpr int32_t kDeltaColumns = 64;
+
 // Sizes of a layer. Value head h uses the query and the key of head h / (num_v_heads /
 // num_k_heads).
 struct DeltaShape {
@@ -37,6 +41,19 @@ struct DeltaShape {
   int64_t num_channels() const { return 2 * k_width() + v_width(); }
   // Elements of a head's matrix S [k_dim, v_dim].
   int64_t head_elements() const { return int64_t{k_dim} * v_dim; }
+
+  // S of a head lies as blocks of kDeltaColumns columns, the last one of what is left, and each as
+  // [k_dim, columns]. Columns of a block, and the place of its first number, and of any number.
+  int64_t num_blocks() const { return (v_dim + kDeltaColumns - 1) / kDeltaColumns; }
+  int64_t block_columns(int64_t block) const {
+    const int64_t left = v_dim - block * kDeltaColumns;
+    return left < kDeltaColumns ? left : kDeltaColumns;
+  }
+  int64_t block_offset(int64_t block) const { return block * k_dim * kDeltaColumns; }
+  int64_t element_offset(int64_t row, int64_t column) const {
+    const int64_t block = column / kDeltaColumns;
+    return block_offset(block) + row * block_columns(block) + column % kDeltaColumns;
+  }
 
   // The state of a sequence in a layer: S of every value head in f32, then the window: the
   // channels' inputs in the newest num_taps - 1 rows, the newest last, in bf16. Units: bytes.

@@ -31,8 +31,7 @@ void step(const DeltaShape& shape, const std::vector<double>& q, const std::vect
           const float* v, double decay, double beta, Head& head) {
   for (int32_t j = 0; j < shape.v_dim; ++j) {
     const auto at = [&](int32_t i) -> double& {
-      return head
-          .s[static_cast<size_t>(i) * static_cast<size_t>(shape.v_dim) + static_cast<size_t>(j)];
+      return head.s[static_cast<size_t>(shape.element_offset(i, j))];
     };
     double seen = 0.0, out = 0.0;
     for (int32_t i = 0; i < shape.k_dim; ++i) {

@@ -14,7 +14,7 @@ std::vector<double> short_conv(const ShortConvArgs& args);
 
 struct DeltaRuleResult {
   std::vector<double> out;       // [m, num_v_heads * v_dim]
-  std::vector<double> matrices;  // [num_seqs, num_v_heads, k_dim, v_dim] after the call
+  std::vector<double> matrices;  // [num_seqs, num_v_heads], each as in a state, after the call
 };
 // REQUIRES: the call has all rows of the pass.
 DeltaRuleResult delta_rule(const DeltaRuleArgs& args);

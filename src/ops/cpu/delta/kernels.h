@@ -21,16 +21,16 @@ struct ConvRow {
   int64_t num_channels = 0;
 };
 
-// One row of one head.
+// One row of some columns of one head.
 struct DeltaStep {
-  const float* from = nullptr;  // S [k_dim][v_dim] before the step
+  const float* from = nullptr;  // S [k_dim][num_columns] before the step
   float* to = nullptr;          // and after it; may be `from`
   const float* q = nullptr;     // [k_dim], normalised and scaled
   const float* k = nullptr;     // [k_dim], normalised
-  const float* v = nullptr;     // [v_dim]
-  float* out = nullptr;         // [v_dim]
+  const float* v = nullptr;     // [num_columns]
+  float* out = nullptr;         // [num_columns]
   int64_t k_dim = 0;
-  int64_t v_dim = 0;
+  int64_t num_columns = 0;
   float decay = 0.0f;  // exp(g)
   float beta = 0.0f;
 };

@@ -58,27 +58,30 @@ void normalize_row(const float* x, float* out, int64_t n, float scale) {
 }
 
 // Columns [column, column + kVectors * kDeltaLanes) of a step. S is read twice and written once;
-// the sums stay in registers.
+// the sums stay in registers. What stores may alias is read before, or it would be read again each
+// time.
 template <int kVectors>
 void step_columns(const DeltaStep& step, int64_t column) {
+  const int64_t k_dim = step.k_dim, stride = step.num_columns;
+  const float* const q = step.q;
+  const float* const k = step.k;
+  const float decay = step.decay;
   DeltaVector seen[kVectors] = {};
-  for (int64_t i = 0; i < step.k_dim; ++i) {
-    const float* row = step.from + i * step.v_dim + column;
-    for (int j = 0; j < kVectors; ++j) {
-      seen[j] += load(row + j * kDeltaLanes) * step.decay * step.k[i];
-    }
+  const float* row = step.from + column;
+  for (int64_t i = 0; i < k_dim; ++i, row += stride) {
+    for (int j = 0; j < kVectors; ++j) seen[j] += load(row + j * kDeltaLanes) * decay * k[i];
   }
   DeltaVector delta[kVectors], sum[kVectors] = {};
   for (int j = 0; j < kVectors; ++j) {
     delta[j] = (load(step.v + column + j * kDeltaLanes) - seen[j]) * step.beta;
   }
-  for (int64_t i = 0; i < step.k_dim; ++i) {
-    const float* row = step.from + i * step.v_dim + column;
-    float* to = step.to + i * step.v_dim + column;
+  row = step.from + column;
+  float* to = step.to + column;
+  for (int64_t i = 0; i < k_dim; ++i, row += stride, to += stride) {
     for (int j = 0; j < kVectors; ++j) {
-      const DeltaVector s = load(row + j * kDeltaLanes) * step.decay + delta[j] * step.k[i];
+      const DeltaVector s = load(row + j * kDeltaLanes) * decay + delta[j] * k[i];
       store(to + j * kDeltaLanes, s);
-      sum[j] += s * step.q[i];
+      sum[j] += s * q[i];
     }
   }
   for (int j = 0; j < kVectors; ++j) store(step.out + column + j * kDeltaLanes, sum[j]);
@@ -86,27 +89,29 @@ void step_columns(const DeltaStep& step, int64_t column) {
 
 // The same for one column that fills no vector.
 void step_column(const DeltaStep& step, int64_t column) {
+  const int64_t stride = step.num_columns;
   float seen = 0.0f, sum = 0.0f;
   for (int64_t i = 0; i < step.k_dim; ++i) {
-    seen += step.from[i * step.v_dim + column] * step.decay * step.k[i];
+    seen += step.from[i * stride + column] * step.decay * step.k[i];
   }
   const float delta = (step.v[column] - seen) * step.beta;
   for (int64_t i = 0; i < step.k_dim; ++i) {
-    const float s = step.from[i * step.v_dim + column] * step.decay + delta * step.k[i];
-    step.to[i * step.v_dim + column] = s;
+    const float s = step.from[i * stride + column] * step.decay + delta * step.k[i];
+    step.to[i * stride + column] = s;
     sum += s * step.q[i];
   }
   step.out[column] = sum;
 }
 
-void step_head(const DeltaStep& step) {
+void step_block(const DeltaStep& step) {
   constexpr int kVectors = 4;
+  const int64_t n = step.num_columns;
   int64_t column = 0;
-  for (; column + kVectors * kDeltaLanes <= step.v_dim; column += kVectors * kDeltaLanes) {
+  for (; column + kVectors * kDeltaLanes <= n; column += kVectors * kDeltaLanes) {
     step_columns<kVectors>(step, column);
   }
-  for (; column + kDeltaLanes <= step.v_dim; column += kDeltaLanes) step_columns<1>(step, column);
-  for (; column < step.v_dim; ++column) step_column(step, column);
+  for (; column + kDeltaLanes <= n; column += kDeltaLanes) step_columns<1>(step, column);
+  for (; column < n; ++column) step_column(step, column);
 }
 
 void gated_norm_head(const GatedNormHead& head) {
@@ -127,7 +132,7 @@ void sigmoid_gate_row(uint16_t* __restrict x, const uint16_t* __restrict gate, i
 
 constexpr DeltaKernels kKernels = {.conv = &conv_row,
                                    .normalize = &normalize_row,
-                                   .step = &step_head,
+                                   .step = &step_block,
                                    .gated_norm = &gated_norm_head,
                                    .sigmoid_gate = &sigmoid_gate_row};
 
