@@ -19,10 +19,6 @@ constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is
 constexpr const char* kFull = "full_attention";
 constexpr const char* kLinear = "linear_attention";
 
-int32_t read_size(const JsonObject& config, std::string_view key, int64_t max) {
-  return static_cast<int32_t>(config.get_int(key, 1, max));
-}
-
 // The heads that all families spell alike. Without num_key_value_heads every query head has a KV
 // head of its own (multi-head attention), as in transformers.
 Attention read_heads(const JsonObject& config) {

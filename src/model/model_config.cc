@@ -22,11 +22,6 @@
 namespace sluice {
 namespace {
 
-// A dimension in [1, max]. Every `max` passed here fits int32.
-int32_t read_size(const JsonObject& config, std::string_view key, int64_t max) {
-  return static_cast<int32_t>(config.get_int(key, 1, max));
-}
-
 // Sets the sizes of the model and its layers. Layers with KV, and those with a state, are numbered
 // apart. REQUIRES: the rope was read.
 void read_layers(const JsonObject& config, ModelConfig& model) {

@@ -23,7 +23,8 @@ int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 :
 }  // namespace
 
 KvStation::KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing)
-    : follower_(follower),
+    : has_states_(options.has_states),
+      follower_(follower),
       blocks_(with_discard(options.blocks)),
       backing_(make_backing ? make_backing(blocks_) : std::make_unique<KvBacking>()),
       pins_({.blocks = blocks_,
@@ -77,9 +78,10 @@ void KvStation::begin_alone(Sequence& sequence) {
   begun_.emplace(sequence.id, &sequence.kv);
 }
 
+// Memory needs to know of decoded rows only, states of all.
 void KvStation::commit_alone(Sequence& sequence, int64_t num_rows) {
   blocks_.commit(sequence.kv, sequence.tokens, num_rows);
-  tell_committed(sequence);
+  if (has_states_) tell_committed(sequence);
 }
 
 bool KvStation::reserve(Sequence& sequence, int64_t num_new_tokens) {

@@ -85,6 +85,7 @@ class KvStation final : public KvTables {
   void tell_committed(const Sequence& sequence);
   BlockManagerOptions with_discard(BlockManagerOptions options);
 
+  const bool has_states_;
   KvFollower& follower_;
   BlockManager blocks_;
   std::unordered_map<SequenceId, const SequenceKv*> begun_;

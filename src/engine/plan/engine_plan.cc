@@ -30,6 +30,9 @@ namespace {
 // Of the memory that is available now, at most this share is pinned unless kv_host_bytes is given.
 constexpr double kPinnedShare = 0.8;
 
+// Of a machine's memory, one part of so many is for states unless max_num_seqs is given.
+constexpr size_t kStateShare = 8;
+
 // The host tier unless kv_host_bytes is given: other programs cannot use pinned memory.
 constexpr size_t kDefaultHostKvBytes = size_t{4} << 30;
 
@@ -377,10 +380,11 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& confi
                             const PolicyPair& policies, const HostMemory& host) {
   validate_options(given);
   require_kernels(config, device);
-  // On a CPU what KV takes by default is also enough for states.
+  // As much as KV takes by default is enough for states, and more than a part of a small machine.
   std::vector<std::string> state_notes;
-  const EngineOptions options = settle_hybrid_options(
-      given, config, plan_traits(device.kind()).default_kv_bytes, state_notes);
+  const size_t state_bytes =
+      std::min(plan_traits(device.kind()).default_kv_bytes, host.total_bytes / kStateShare);
+  const EngineOptions options = settle_hybrid_options(given, config, state_bytes, state_notes);
   const size_t weight_bytes = Weights::device_bytes(config, device);
   const MakePlan make = [&](const EngineOptions& changed) {
     return plan_mode({.options = changed,

@@ -6,7 +6,7 @@ namespace sluice {
 namespace {
 
 // Rows of one part of a tile, which bounds the scratch: 96 KiB a row for 48 heads of 128.
-constexpr int64_t kMaxRowsAtOnce = 256;
+constexpr int64_t kMaxDeltaRows = 256;
 
 struct DeltaScratch {
   TensorView in;      // bf16 [num_rows, in_width]
@@ -94,15 +94,15 @@ void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name,
 
 size_t DeltaNet::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
   Arena plan;
-  cut_delta(plan, *this, std::min(num_rows, kMaxRowsAtOnce));
+  cut_delta(plan, *this, std::min(num_rows, kMaxDeltaRows));
   return plan.used_bytes();
 }
 
 // Parts reuse one scratch, since the stream runs them one after the other; each continues the
 // states that the one before it left.
 void DeltaNet::finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
-  for (int64_t begin = 0; begin < tile.count; begin += kMaxRowsAtOnce) {
-    const int64_t count = std::min(kMaxRowsAtOnce, tile.count - begin);
+  for (int64_t begin = 0; begin < tile.count; begin += kMaxDeltaRows) {
+    const int64_t count = std::min(kMaxDeltaRows, tile.count - begin);
     const TensorView x = tile.x.rows(begin, count);
     Arena arena = tile.scratch;
     const DeltaScratch scratch = cut_delta(arena, *this, count);

@@ -96,6 +96,29 @@ TEST_P(Hybrids, ChunksBatchesThreadsAndThePlaceOfKvChangeNoBit) {
   }
 }
 
+// Attention to a part of the KV of the layers that have some: bits depend on no place, and with
+// room for everything they are those of full attention.
+TEST_P(Hybrids, SparsePoliciesSelectFromLayersWithKv) {
+  const std::vector<Job> jobs{{random_tokens(200, 1), sampled(30, 1)},
+                              {random_tokens(90, 2), sampled(30, 2)}};
+  EngineOptions options = tiny_options(GetParam());
+  const std::vector<RequestOutput> full = run_engine(options, jobs);
+  options.sparse.policy = "full+quest";
+  options.sparse.page_tokens = 16;
+  options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
+  options.sparse.topk_tokens = 512;
+  expect_all_same(run_engine(options, jobs), full, "a budget for all");
+  options.sparse.topk_tokens = 48;
+  const std::vector<RequestOutput> sparse = run_engine(options, jobs);
+  EXPECT_NE(sparse[0].token_ids, full[0].token_ids);
+  options.kv.offload = KvOffload::kChunked;
+  options.kv.num_slots = 2;
+  options.kv.slot_blocks = 2;
+  options.kv.host_bytes = 16 << 20;
+  options.prefill_chunk_tokens = 48;
+  expect_all_same(run_engine(options, jobs), sparse, "offloaded");
+}
+
 // States are computed again from the first token on.
 TEST_P(Hybrids, PreemptionLosesNothing) {
   std::vector<Job> jobs;
