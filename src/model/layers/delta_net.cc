@@ -1,3 +1,4 @@
+// The order of ops: projections, convolution, delta rule, gated norm, projection.
 #include "model/layers/delta_net.h"
 
 #include <algorithm>
