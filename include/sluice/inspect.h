@@ -32,6 +32,7 @@ struct ModelSummary {
   std::string rope;  // "llama3, factor 8 over 8192" or "none"
   bool tied_embeddings = false;
   size_t kv_bytes_per_token = 0;  // with the KvCacheDtype that was asked about
+  size_t state_bytes = 0;         // of a sequence, whatever its length; only hybrids have states
 };
 
 // One line of the memory plan.

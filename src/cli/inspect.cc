@@ -35,6 +35,9 @@ std::string describe_model(const ModelSummary& model) {
   table.add({"positions", format_tokens(model.max_position_embeddings)});
   table.add({"rope", model.rope});
   table.add({"KV per token", format_bytes(static_cast<double>(model.kv_bytes_per_token))});
+  if (model.state_bytes > 0) {
+    table.add({"state per sequence", format_bytes(static_cast<double>(model.state_bytes))});
+  }
   return table.to_string();
 }
 

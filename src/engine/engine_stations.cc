@@ -89,9 +89,9 @@ void EngineStations::load_model(const EngineOptions& options, EngineParts& parts
 // One longest request must still fit beside all pins.
 void EngineStations::make_kv(const EngineOptions& options, const EngineParts& parts,
                              const std::optional<WeightsHash>& weights) {
-  KvFollower* follower = &rank->residency();
+  KvFollower* follower = &rank->follower();
   if (parts.steps != nullptr) {
-    parts.steps->follow(rank->residency());
+    parts.steps->follow(rank->follower());
     rank->record_steps(parts.steps);
     follower = parts.steps;
   }
@@ -101,7 +101,7 @@ void EngineStations::make_kv(const EngineOptions& options, const EngineParts& pa
   BlockManagerOptions blocks;
   blocks.num_blocks = plan.num_blocks;
   blocks.block_tokens = block_tokens;
-  blocks.enable_prefix_caching = options.enable_prefix_caching;
+  blocks.enable_prefix_caching = plan.caches_prefixes;
   blocks.scope_tokens = prefill.prefill_scope_tokens();
   blocks.tail_tokens = prefill.prefill_tail_tokens();
   kv = std::make_unique<KvStation>(
@@ -110,7 +110,8 @@ void EngineStations::make_kv(const EngineOptions& options, const EngineParts& pa
           .max_pinned_blocks =
               plan.num_blocks - blocks_for_tokens(plan.max_model_len, block_tokens),
           .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
-          .on_host = offloads(plan)},
+          .on_host = offloads(plan),
+          .has_states = plan.passes.limits.has_states},
       *follower,
       options.kv_store.dir ? store_maker(options, parts.store_files, weights)
                            : KvStation::MakeBacking());

@@ -82,6 +82,7 @@ ModelSummary summarize_model(const std::string& model_dir, KvCacheDtype kv_cache
   summary.rope = describe_rope(config.rope);
   summary.tied_embeddings = config.tie_word_embeddings;
   summary.kv_bytes_per_token = config.kv_bytes_per_token(kv_element_of(kv_cache_dtype));
+  summary.state_bytes = config.states().slot_bytes();
   return summary;
 }
 

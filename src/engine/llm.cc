@@ -128,11 +128,12 @@ class PassCallbacks {
   CallGuard guard_;
 };
 
-// Removes the padding of heads, so that taps have the model's own width.
+// Removes the padding of heads and undoes their order, so that taps have the model's own channels.
 void drop_padding(const ModelConfig& config, TapTensor& tap) {
-  const HeadPadding padding = config.attention().padding();
-  const bool is_of_heads = tap.name.ends_with(".q") || tap.name.ends_with(".k") ||
-                           tap.name.ends_with(".v") || tap.name.ends_with(".attn_out");
+  const bool rotates = tap.name.ends_with(".q") || tap.name.ends_with(".k");
+  const bool is_of_heads = rotates || tap.name.ends_with(".v") || tap.name.ends_with(".attn_out");
+  const Attention& attention = config.attention();
+  const HeadPadding padding = rotates ? attention.rotated_padding() : attention.padding();
   if (!is_of_heads || !padding.present()) return;
   tap.data = unpad_heads(padding, tap.data);
   tap.shape.back() = padding.head_dim;

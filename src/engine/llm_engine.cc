@@ -125,6 +125,8 @@ void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
     Sequence& sequence = *scheduled.sequence;
     const int64_t num_repeated = sequence.grammar.gives_token() ? 0 : scheduled.num_sampled();
     if (scheduled.num_rows == num_repeated) continue;
+    // A state has seen all rows of its pass or none.
+    if (num_repeated > 0 && plan().passes.limits.has_states) continue;
     stations_.kv->commit(sequence, batch.kind, scheduled.num_rows - num_repeated);
     if (batch.kind.is_prefill) {
       stations_.observer->count_mass(sequence, static_cast<int64_t>(i));

@@ -26,6 +26,10 @@ struct PassArrays {
   TensorView row_begin;  // i32 [num_seqs + 1]: first row of each sequence, then num_rows
   TensorView first_pos;  // i32 [num_seqs]: position of its first row
   TensorView kv_end;     // i32 [num_seqs]: tokens of KV including this pass
+  // The same, of a model with states: the slots that a pass reads and writes (DeltaRows). Else
+  // absent.
+  TensorView read_slots;   // i32 [num_seqs]
+  TensorView write_slots;  // i32 [num_seqs]
   // Per sampled token.
   TensorView logit_rows;   // i32 [num_seqs]: row of the pass that each token is sampled from
   TensorView sample_rows;  // SampleRow [num_seqs], as u8 [num_seqs, sizeof(SampleRow)]
@@ -33,9 +37,9 @@ struct PassArrays {
 
   // Cuts the arrays for `num_rows` rows and `num_seqs` sequences and sampled tokens. Every array
   // shrinks with both numbers, so memory planned for the largest pass holds any pass.
-  static PassArrays cut(Arena& arena, int64_t num_rows, int64_t num_seqs);
+  static PassArrays cut(Arena& arena, int64_t num_rows, int64_t num_seqs, bool has_states);
   // Bytes that `cut` takes of an arena, alignment included.
-  static size_t bytes(int64_t num_rows, int64_t num_seqs);
+  static size_t bytes(int64_t num_rows, int64_t num_seqs, bool has_states);
 };
 
 }  // namespace sluice

@@ -7,7 +7,8 @@
 namespace sluice {
 
 size_t Runner::memory_bytes(const PassLimits& limits, size_t residency_bytes) {
-  return residency_bytes + PassArrays::bytes(limits.max_rows, limits.max_logit_rows()) +
+  return residency_bytes +
+         PassArrays::bytes(limits.max_rows, limits.max_logit_rows(), limits.has_states) +
          Sampler::result_bytes(limits.max_logit_rows()) +
          PromptScorer::memory_bytes(limits.max_seqs);
 }
@@ -20,8 +21,10 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
       graphs_(parts.compute, parts.max_decode_graphs),
       pacer_(parts.device) {
   SLUICE_CHECK(parts.fixed_decode_shapes || parts.max_decode_graphs == 0);
+  SLUICE_CHECK(limits.has_states == (parts.states != nullptr));
   const size_t num_bytes =
-      parts.residency.array_bytes() + PassArrays::bytes(limits.max_rows, limits.max_logit_rows());
+      parts.residency.array_bytes() +
+      PassArrays::bytes(limits.max_rows, limits.max_logit_rows(), limits.has_states);
   host_memory_ = parts.device.allocate(num_bytes, MemoryKind::kPinned);
   device_memory_ = parts.device.allocate(num_bytes, MemoryKind::kDevice);
   rows_.reserve(static_cast<size_t>(limits.max_seqs));
@@ -145,6 +148,7 @@ void Runner::describe(const Pass& pass, int64_t num_logit_rows) {
   int64_t row_begin = 0;
   for (size_t i = 0; i < message.spans.size(); ++i) {
     write_sequence(message, i, row_begin);
+    if (limits_.has_states) write_slots(message, i);
     row_begin += message.spans[i].num_rows;
   }
   const auto num_seqs = std::ssize(message.spans);
@@ -208,8 +212,8 @@ void Runner::cut_arrays(const PassShape& shape, int64_t num_logit_rows) {
   Arena device(device_memory_.data(), device_memory_.size_bytes());
   parts_.residency.describe(shape, host, device, pass_);
   const int64_t num_seqs = std::max(shape.num_seqs, num_logit_rows);
-  host_ = PassArrays::cut(host, shape.num_rows, num_seqs);
-  device_ = PassArrays::cut(device, shape.num_rows, num_seqs);
+  host_ = PassArrays::cut(host, shape.num_rows, num_seqs, limits_.has_states);
+  device_ = PassArrays::cut(device, shape.num_rows, num_seqs, limits_.has_states);
   array_bytes_ = host.used_bytes();
   pass_.batch.row_begin = device_.row_begin.rows(0, shape.num_seqs + 1);
   pass_.batch.first_pos = device_.first_pos.rows(0, shape.num_seqs);
@@ -231,6 +235,13 @@ void Runner::write_sequence(const StepMessage& message, size_t index, int64_t ro
   for (int64_t i = num_rows - span.num_sampled; i < num_rows; ++i) {
     host_.logit_rows.data<int32_t>()[num_logit_rows_++] = row + static_cast<int32_t>(i);
   }
+}
+
+void Runner::write_slots(const StepMessage& message, size_t index) {
+  const StepMessage::Span& span = message.spans[index];
+  const StateSlots slots = parts_.states->begin(span.id, rows_[index].first_pos(), span.num_rows);
+  host_.read_slots.data<int32_t>()[index] = slots.read;
+  host_.write_slots.data<int32_t>()[index] = slots.write;
 }
 
 // Rows of the arrays are in the order of the message's spans, which is that of the batch.
@@ -255,6 +266,7 @@ void Runner::write_padding(int64_t num_seqs, const PassShape& shape) {
     host_.row_begin.data<int32_t>()[i + 1] = static_cast<int32_t>(i + 1);
     host_.first_pos.data<int32_t>()[i] = 0;
     host_.kv_end.data<int32_t>()[i] = 0;
+    if (limits_.has_states) host_.write_slots.data<int32_t>()[i] = -1;
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
   }
   num_logit_rows_ = shape.num_seqs;
@@ -290,7 +302,16 @@ TensorView Runner::forward(TapSink* taps) {
                      .logit_rows = {},
                      .pass = &pass_,
                      .monitor = monitor_,
+                     .states = parts_.states,
+                     .state_rows = {},
                      .keeps_rows = scores_prompts_};
+  if (limits_.has_states) {
+    const int64_t num_seqs = pass_.kv_end.dim(0);
+    input.state_rows = {.row_begin = pass_.batch.row_begin,
+                        .first_pos = pass_.batch.first_pos,
+                        .read_slots = device_.read_slots.rows(0, num_seqs),
+                        .write_slots = device_.write_slots.rows(0, num_seqs)};
+  }
   if (num_logit_rows_ > 0) input.logit_rows = device_.logit_rows.rows(0, num_logit_rows_);
   return parts_.decoder.forward(parts_.compute, parts_.residency.executor(), input, taps);
 }

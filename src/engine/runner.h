@@ -24,6 +24,7 @@
 #include "kv/kv_tables.h"
 #include "model/decoder.h"
 #include "model/tap.h"
+#include "state/state_pool.h"
 
 namespace sluice {
 
@@ -35,6 +36,7 @@ class Runner {
     Stream& compute;  // all work of a step is enqueued here
     Decoder& decoder;
     Residency& residency;
+    StatePool* states = nullptr;  // of a model with states, else null
     int32_t block_tokens = 0;
     int64_t vocab_size = 0;
     std::vector<int32_t> eos_token_ids;  // the model's; suppressed until min_tokens are generated
@@ -90,6 +92,7 @@ class Runner {
   void cut_arrays(const PassShape& shape, int64_t num_logit_rows);
   // Writes the entries of sequence `index`, whose first row is `row_begin`.
   void write_sequence(const StepMessage& message, size_t index, int64_t row_begin);
+  void write_slots(const StepMessage& message, size_t index);
   void write_padding(int64_t num_seqs, const PassShape& shape);
   // The parameters of the rows that are sampled, padding included.
   void describe_draws(const Batch& batch);

@@ -42,9 +42,13 @@ std::vector<std::string> tap_names(const std::vector<LayerSpec>& layers) {
     const auto add = [&](const char* what) {
       names.push_back(fmt::format("layer.{}.{}", layer, what));
     };
-    for (const char* what : {"residual", "q", "k", "v", "attn_out", "attn_proj", "mlp_out"}) {
-      add(what);
-    }
+    add("residual");
+    const bool attends = std::holds_alternative<Attention>(layers[layer].mixer);
+    const std::initializer_list<const char*> of_attention = {"q", "k", "v", "attn_out",
+                                                             "attn_proj"};
+    const std::initializer_list<const char*> of_delta = {"delta_gates", "delta_out", "delta_proj"};
+    for (const char* what : attends ? of_attention : of_delta) add(what);
+    add("mlp_out");
     if (!std::holds_alternative<ExpertMlp>(layers[layer].mlp)) continue;
     add("router");
     add("experts");
@@ -58,12 +62,12 @@ void TraceRecorder::check_patterns(const std::vector<LayerSpec>& layers) const {
   for (const std::string& pattern : patterns_) {
     const auto matches_pattern = [&](const auto& name) { return matches(pattern, name); };
     if (std::any_of(names.begin(), names.end(), matches_pattern)) continue;
-    fail(ErrorCode::kInvalidArgument,
-         "tap pattern \"{}\" matches nothing; taps are embedding, layer.I.residual, layer.I.q, .k, "
-         ".v, .attn_out, .attn_proj, .mlp_out, of experts .router and .experts (I from 0 to {}, or "
-         "*) "
-         "and final_norm",
-         pattern, layers.size() - 1);
+    fail(
+        ErrorCode::kInvalidArgument,
+        "tap pattern \"{}\" matches nothing; taps are embedding, layer.I.residual, layer.I.q, .k, "
+        ".v, .attn_out, .attn_proj, .mlp_out, of hybrids .delta_gates, .delta_out and .delta_proj, "
+        "of experts .router and .experts (I from 0 to {}, or *) and final_norm",
+        pattern, layers.size() - 1);
   }
 }
 
@@ -90,17 +94,19 @@ void TraceRecorder::tap(Stream& stream, const std::string& name, int64_t /*row_b
 
 // Copies block by block and synchronizes after each: one pinned block is enough, speed is not
 // needed.
-void TraceRecorder::tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
+void TraceRecorder::tap_kv(Stream& stream, const std::vector<LayerSpec>& layers,
+                           const KvBlockShape& shape, const SequenceKv& kv,
                            const BlockBytes& bytes_of) {
-  const KvBlockShape& shape = layout.block;
   const Buffer host = device_.allocate(shape.block_bytes(), MemoryKind::kPinned);
   const KvBlocksView copy{.base = host.data(), .num_blocks = 1, .shape = shape};
   std::vector<BFloat16> row(static_cast<size_t>(shape.head_dim));
-  for (const LayerId layer : layout.layers()) {
-    TapTensor k{.name = fmt::format("layer.{}.k", layer.value),
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerId layer = layers[i].kv_layer;
+    if (!layer.valid()) continue;
+    TapTensor k{.name = fmt::format("layer.{}.k", i),
                 .shape = {kv.num_tokens(), shape.num_kv_heads, shape.head_dim},
                 .data = {}};
-    TapTensor v{.name = fmt::format("layer.{}.v", layer.value), .shape = k.shape, .data = {}};
+    TapTensor v{.name = fmt::format("layer.{}.v", i), .shape = k.shape, .data = {}};
     if (!wants(k.name) && !wants(v.name)) continue;
     for (const SequenceBlock& block : kv.blocks()) {
       stream.copy(

@@ -38,11 +38,11 @@ class TraceRecorder final : public TapSink {
            const TensorView& rows) override;
 
   // Copies keys and values (after rope) of a sequence from its blocks: "layer.i.k" and "layer.i.v",
-  // each [num_tokens, num_kv_heads, head_dim]. `bytes_of` returns the address of a block of a
-  // layer, in device or host memory.
-  using BlockBytes = std::function<const std::byte*(LayerId layer, const SequenceBlock& block)>;
-  void tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
-              const BlockBytes& bytes_of);
+  // each [num_tokens, num_kv_heads, head_dim]. `bytes_of` returns the address of a block of a layer
+  // with KV, in device or host memory.
+  using BlockBytes = std::function<const std::byte*(LayerId kv_layer, const SequenceBlock& block)>;
+  void tap_kv(Stream& stream, const std::vector<LayerSpec>& layers, const KvBlockShape& shape,
+              const SequenceKv& kv, const BlockBytes& bytes_of);
 
   // Returns all tensors, taps ordered by name, then keys and values; the recorder is empty
   // afterwards. REQUIRES: the stream was synchronized.

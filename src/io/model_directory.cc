@@ -14,6 +14,7 @@
 #include "io/hub_cache.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/tensor_names.h"
 
 namespace sluice {
 namespace {
@@ -84,7 +85,7 @@ std::map<std::string, std::string> read_weight_map(const std::filesystem::path& 
                  "index again",
                  describe_json(tensor), describe_json(shard));
     }
-    shard_of.emplace(tensor, shard.get<std::string>());
+    shard_of.emplace(text_part_name(tensor), shard.get<std::string>());
   }
   if (shard_of.empty()) fail_model(index_path.string(), "weight_map is empty; fetch it again");
   return shard_of;
@@ -218,7 +219,7 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
   SafetensorsHeader header = read_safetensors_header(file);
   for (SafetensorsEntry& tensor : header.tensors) {
     num_bytes_ += tensor.end - tensor.begin;
-    add_tensor(path, tensor.name,
+    add_tensor(path, text_part_name(tensor.name),
                {files_.size(), tensor.begin, tensor.end, std::move(tensor.dtype_name), tensor.dtype,
                 std::move(tensor.shape)});
   }

@@ -83,7 +83,8 @@ class Checkpoint {
   // tensor of a GGUF file that has no place in a Hugging Face checkpoint.
   explicit Checkpoint(const ModelDirectory& directory);
 
-  // All tensors' names, sorted.
+  // All tensors' names, sorted. Those of a nested text model are those of the model alone: "model."
+  // stands for "model.language_model.".
   std::vector<std::string> names() const;
   bool has(std::string_view name) const;
   // Of all tensors as they are read.

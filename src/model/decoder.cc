@@ -220,6 +220,9 @@ LayerCall Decoder::call_of(const Pass& pass, LayerId layer) const {
     zones.queries.before = zones.queries.before.rows(0, pass.num_rows);
     zones.queries.far = zones.queries.far.rows(0, pass.num_rows);
   }
+  const LayerId state_layer = spec(layer).state_layer;
+  DeltaStates states;
+  if (state_layer.valid()) states = pass.input.states->layer(state_layer.value);
   return {.stream = pass.stream,
           .layer = layer,
           .kv_layer = spec(layer).kv_layer,
@@ -230,7 +233,9 @@ LayerCall Decoder::call_of(const Pass& pass, LayerId layer) const {
           .kv = write_target_,
           .q = scratch_.q.rows(0, pass.num_rows),
           .cos_sin = scratch_.cos_sin.rows(0, pass.num_rows),
-          .zones = zones};
+          .zones = zones,
+          .state_rows = pass.input.state_rows,
+          .states = states};
 }
 
 RowTile Decoder::tile_of(const Rows& rows, const TensorView& scratch) const {
@@ -267,6 +272,7 @@ void Decoder::finish_layer(const Pass& pass, LayerId layer, const Rows& rows) {
   const LayerWeights& w = weights_.layer(layer);
   const LayerCall call = call_of(pass, layer);
   visit_with_weights(spec(layer).mixer, w.mixer, [&](const auto& mixer, const auto& weights) {
+    if (mixer.reads_input_twice()) norm_again(pass, rows, w.input_norm);
     mixer.finish(call, tile_of(rows, scratch_.mixer), weights);
   });
   norm_delta(pass, rows, w.post_norm);
@@ -283,7 +289,19 @@ void Decoder::norm_delta(const Pass& pass, const Rows& rows, const TensorView& w
                          .residual = scratch_.residual.rows(rows.begin, rows.count),
                          .weight = weight,
                          .out = scratch_.normed.rows(0, rows.count),
-                         .eps = config_.rms_norm_eps});
+                         .eps = config_.rms_norm_eps,
+                         .weight_offset = config_.norm_offset});
+}
+
+// normed = RMSNorm(residual) * weight for one tile, as norm_delta left it before other tiles: a
+// norm costs little beside a buffer for all rows.
+void Decoder::norm_again(const Pass& pass, const Rows& rows, const TensorView& weight) {
+  rms_norm(pass.stream, {.x = scratch_.residual.rows(rows.begin, rows.count),
+                         .residual = {},
+                         .weight = weight,
+                         .out = scratch_.normed.rows(0, rows.count),
+                         .eps = config_.rms_norm_eps,
+                         .weight_offset = config_.norm_offset});
 }
 
 // A span in the middle of a prompt has no logits.
@@ -305,7 +323,8 @@ TensorView Decoder::row_logits(Stream& stream, const TensorView& rows) {
                     .residual = {},
                     .weight = weights_.final_norm(),
                     .out = normed,
-                    .eps = config_.rms_norm_eps});
+                    .eps = config_.rms_norm_eps,
+                    .weight_offset = config_.norm_offset});
   matmul(stream, {.x = normed, .weight = weights_.lm_head(), .out = logits});
   return logits;
 }

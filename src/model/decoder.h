@@ -18,6 +18,7 @@
 #include "model/pass_monitor.h"
 #include "model/tap.h"
 #include "model/weights.h"
+#include "state/state_pool.h"
 
 namespace sluice {
 
@@ -35,6 +36,8 @@ struct DecoderInput {
   TensorView logit_rows;                // i32 [num_logit_rows]: the rows that need logits
   const AttentionPass* pass = nullptr;  // where the pass's KV goes and is; never null
   PassMonitor* monitor = nullptr;       // null: nothing watches the pass
+  const StatePool* states = nullptr;    // of a model with states, else null
+  DeltaRows state_rows;                 // with `states`: all rows of the pass
   bool keeps_rows = false;              // row_logits will be called after the pass
 };
 
@@ -93,6 +96,7 @@ class Decoder {
   void attend(const Pass& pass, LayerId layer);
   void finish_layer(const Pass& pass, LayerId layer, const Rows& rows);
   void norm_delta(const Pass& pass, const Rows& rows, const TensorView& weight);
+  void norm_again(const Pass& pass, const Rows& rows, const TensorView& weight);
   TensorView project_logits(const Pass& pass);
 
   ModelConfig config_;

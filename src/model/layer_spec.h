@@ -13,6 +13,7 @@
 //   scratch_bytes           of RowTile::scratch for tiles of up to `num_rows` rows of `hidden`
 //   enqueue                 an MLP: a tile's rows from x to out
 //   begin, attend, finish   a token mixer: before, for all rows of the pass at once, and after
+//   reads_input_twice       a token mixer: whether `finish` reads RowTile::x as `begin` does
 //
 // A layer is then RMSNorm, mixer, RMSNorm, MLP, with a residual sum after both. Thread rule:
 // values.
@@ -22,12 +23,13 @@
 
 #include "core/ids.h"
 #include "model/layers/attention.h"
+#include "model/layers/delta_net.h"
 #include "model/layers/dense_mlp.h"
 #include "model/layers/expert_mlp.h"
 
 namespace sluice {
 
-using TokenMixer = std::variant<Attention>;
+using TokenMixer = std::variant<Attention, DeltaNet>;
 using Mlp = std::variant<DenseMlp, ExpertMlp>;
 
 struct LayerSpec {
@@ -36,6 +38,8 @@ struct LayerSpec {
   // The number of the layer among those with KV, which KvLayout counts and the executor is called
   // with; not valid where the mixer keeps none.
   LayerId kv_layer;
+  // The same of its layers with a state (state/state_layout.h).
+  LayerId state_layer;
 };
 
 // The Weights of each kind, in the same order.

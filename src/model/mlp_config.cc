@@ -54,11 +54,12 @@ const char* experts_key(const JsonObject& config, bool is_mixtral) {
   return config.has(other) && !config.has(own) ? other : own;
 }
 
-// Mixtral's experts have the size that dense families give their MLPs, and its class normalises
-// without a key. That of Qwen does not without norm_topk_prob, which all published files set.
+// Mixtral's experts have the size that dense families give their MLPs. Its class normalises without
+// a key, and so does that of Qwen3.5; that of Qwen3 does not without norm_topk_prob, which all
+// published files set.
 ExpertMlp read_experts(const JsonObject& config, Architecture architecture) {
   const bool is_mixtral = architecture == Architecture::kMixtral;
-  const bool may_share = architecture == Architecture::kQwen2Moe;
+  const bool may_share = architecture == Architecture::kQwen2Moe || is_hybrid(architecture);
   refuse_router_settings(config, may_share);
   ExpertMlp mlp;
   const char* key = experts_key(config, is_mixtral);
@@ -68,7 +69,8 @@ ExpertMlp read_experts(const JsonObject& config, Architecture architecture) {
     config.fail("num_experts_per_tok", fmt::format("at most {} {}", key, mlp.num_experts));
   }
   mlp.names = is_mixtral ? ExpertNames::kMixtral : ExpertNames::kQwen;
-  mlp.normalize = is_mixtral || config.find_bool("norm_topk_prob").value_or(false);
+  const bool always_normalizes = is_mixtral || architecture == Architecture::kQwen35Moe;
+  mlp.normalize = always_normalizes || config.find_bool("norm_topk_prob").value_or(false);
   mlp.intermediate_size = static_cast<int32_t>(config.get_int(
       is_mixtral ? "intermediate_size" : "moe_intermediate_size", 1, kMaxIntermediateSize));
   if (may_share) {
@@ -80,14 +82,14 @@ ExpertMlp read_experts(const JsonObject& config, Architecture architecture) {
 }  // namespace
 
 // Source: transformers' Qwen3MoeDecoderLayer: layer i has experts unless mlp_only_layers lists it
-// or i + 1 is no multiple of decoder_sparse_step.
+// or i + 1 is no multiple of decoder_sparse_step. In Mixtral and Qwen3.5 all layers have.
 std::vector<Mlp> read_mlps(const JsonObject& config, Architecture architecture,
                            int32_t num_layers) {
   const auto count = static_cast<size_t>(num_layers);
   if (!has_experts(architecture)) return std::vector<Mlp>(count, read_dense(config));
   const bool is_mixtral = architecture == Architecture::kMixtral;
   std::vector<Mlp> mlps(count, read_experts(config, architecture));
-  if (is_mixtral) return mlps;
+  if (is_mixtral || architecture == Architecture::kQwen35Moe) return mlps;
   const int64_t step = config.find_int("decoder_sparse_step", 1, kMaxLayers).value_or(1);
   const std::vector<int64_t> dense = config.find_ints("mlp_only_layers", 0, num_layers - 1);
   for (int64_t i = 0; i < num_layers; ++i) {

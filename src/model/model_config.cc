@@ -14,6 +14,7 @@
 #include "io/model_file.h"
 #include "model/config_limits.h"
 #include "model/gguf_config.h"
+#include "model/mixer_config.h"
 #include "model/mlp_config.h"
 #include "model/quantization.h"
 #include "ops/kv_blocks.h"
@@ -21,125 +22,29 @@
 namespace sluice {
 namespace {
 
-// The widest head that attention and rope take (src/ops).
-constexpr int64_t kMaxHeadDim = 256;
-constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is absent
-constexpr std::string_view kSupported =
-    "Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, Qwen3MoeForCausalLM, "
-    "Qwen2MoeForCausalLM and MixtralForCausalLM";
-
-// The name of a family in `model_type`.
-struct Family {
-  Architecture architecture;
-  std::string_view model_type;
-};
-constexpr Family kFamilies[] = {
-    {Architecture::kQwen3, "qwen3"},        {Architecture::kQwen2, "qwen2"},
-    {Architecture::kLlama, "llama"},        {Architecture::kQwen3Moe, "qwen3_moe"},
-    {Architecture::kQwen2Moe, "qwen2_moe"}, {Architecture::kMixtral, "mixtral"}};
-
-// The family of the model: from `architectures` if the file has that key, else from `model_type`.
-// Errors: kUnsupported for several architectures or an unknown one.
-Architecture read_architecture(const JsonObject& config) {
-  const std::vector<std::string> names = config.find_strings("architectures");
-  const std::string model_type = config.find_string("model_type").value_or("");
-  for (const Family& family : kFamilies) {
-    const std::string_view name = architecture_name(family.architecture);
-    if (names.size() == 1 && names[0] == name) return family.architecture;
-    // Files without `architectures` still name the family.
-    if (names.empty() && model_type == family.model_type) return family.architecture;
-  }
-  if (names.size() > 1) {
-    fail_unsupported(config, fmt::format("architectures names {}, {} first; keep the one that the "
-                                         "weights are of",
-                                         names.size(), describe_json(names[0])));
-  }
-  const std::string found = names.empty() ? fmt::format("model_type {}", describe_json(model_type))
-                                          : fmt::format("architecture {}", describe_json(names[0]));
-  fail_unsupported(config, fmt::format("{} is not supported; {} are", found, kSupported));
-}
-
-// A dimension in [1, max]. Every `max` passed here fits int32.
-int32_t read_size(const JsonObject& config, std::string_view key, int64_t max) {
-  return static_cast<int32_t>(config.get_int(key, 1, max));
-}
-
-// The heads that all families spell alike. Without num_key_value_heads every query head has a KV
-// head of its own (multi-head attention), as in transformers.
-Attention read_heads(const JsonObject& config) {
-  Attention attention;
-  attention.num_q_heads = read_size(config, "num_attention_heads", kMaxHeads);
-  attention.num_kv_heads = config.has("num_key_value_heads")
-                               ? read_size(config, "num_key_value_heads", kMaxHeads)
-                               : attention.num_q_heads;
-  if (attention.num_q_heads % attention.num_kv_heads != 0) {
-    config.fail("num_key_value_heads",
-                fmt::format("a divisor of num_attention_heads {}", attention.num_q_heads));
-  }
-  return attention;
-}
-
-// head_dim: the key, else the family's default (Qwen3) or hidden_size / num_attention_heads. Odd
-// widths fail, because rope rotates pairs of channels.
-int32_t read_head_dim(const JsonObject& config, const ModelConfig& model, int32_t num_q_heads) {
-  constexpr std::string_view kRange = "an even integer from 2 to 256";
-  if (config.has("head_dim")) {
-    const int64_t given = config.find_int("head_dim", 2, kMaxHeadDim).value_or(0);
-    if (given % 2 != 0) config.fail("head_dim", kRange);
-    return static_cast<int32_t>(given);
-  }
-  if (model.architecture == Architecture::kQwen3) return kQwen3HeadDim;
-  if (model.hidden_size % num_q_heads != 0) {
-    config.fail("hidden_size", fmt::format("a multiple of num_attention_heads {} when there is no "
-                                           "head_dim",
-                                           num_q_heads));
-  }
-  const int32_t head_dim = model.hidden_size / num_q_heads;
-  if (head_dim % 2 != 0 || head_dim > kMaxHeadDim) {
-    config.fail("head_dim",
-                fmt::format("{}, but hidden_size / num_attention_heads is {}", kRange, head_dim));
-  }
-  return head_dim;
-}
-
-// Sets which optional weights of attention the family has.
-void read_biases_and_norms(const JsonObject& config, const ModelConfig& model,
-                           Attention& attention) {
-  const bool attention_bias = config.find_bool("attention_bias").value_or(false);
-  attention.qkv_bias = attention.o_bias = attention_bias;
-  // transformers hard-codes these, whatever the key says. Of mixtures Qwen2 alone has a key for its
-  // bias; Qwen3 has none and norms of heads instead.
-  if (model.architecture == Architecture::kQwen2 || model.architecture == Architecture::kQwen2Moe) {
-    const bool is_dense = model.architecture == Architecture::kQwen2;
-    attention.qkv_bias = is_dense || config.find_bool("qkv_bias").value_or(true);
-    attention.o_bias = false;
-  }
-  if (model.architecture == Architecture::kMixtral) attention.qkv_bias = attention.o_bias = false;
-  attention.qk_norm =
-      model.architecture == Architecture::kQwen3 || model.architecture == Architecture::kQwen3Moe;
-}
-
-// Sets the sizes of the model and its layers, whose attention is alike.
+// Sets the sizes of the model and its layers. Layers with KV, and those with a state, are numbered
+// apart. REQUIRES: the rope was read.
 void read_layers(const JsonObject& config, ModelConfig& model) {
   model.vocab_size = read_size(config, "vocab_size", kMaxVocabSize);
   model.hidden_size = read_size(config, "hidden_size", kMaxHiddenSize);
   const int32_t num_layers = read_size(config, "num_hidden_layers", kMaxLayers);
   const std::vector<Mlp> mlps = read_mlps(config, model.architecture, num_layers);
-  Attention attention = read_heads(config);
-  model.max_position_embeddings = config.get_int("max_position_embeddings", 1, kMaxPositions);
+  const std::vector<TokenMixer> mixers = read_mixers(config, model, num_layers);
   model.rms_norm_eps = static_cast<float>(config.get_double("rms_norm_eps", 1e-12, 1.0));
-  attention.head_dim = read_head_dim(config, model, attention.num_q_heads);
-  read_biases_and_norms(config, model, attention);
-  for (int32_t i = 0; i < num_layers; ++i) {
-    model.layers.push_back(
-        {.mixer = attention, .mlp = mlps[static_cast<size_t>(i)], .kv_layer = LayerId(i)});
+  model.norm_offset = is_hybrid(model.architecture) ? 1.0f : 0.0f;
+  int32_t num_kv_layers = 0, num_states = 0;
+  for (size_t i = 0; i < mixers.size(); ++i) {
+    const bool has_kv = std::holds_alternative<Attention>(mixers[i]);
+    model.layers.push_back({.mixer = mixers[i],
+                            .mlp = mlps[i],
+                            .kv_layer = has_kv ? LayerId(num_kv_layers++) : LayerId(),
+                            .state_layer = has_kv ? LayerId() : LayerId(num_states++)});
   }
-  model.tie_word_embeddings = config.find_bool("tie_word_embeddings").value_or(false);
 }
 
 // Fails on settings that change results and are not implemented; ignoring them would give wrong
 // text.
-void refuse_unsupported(const JsonObject& config) {
+void refuse_unsupported(const JsonObject& config, Architecture architecture) {
   const std::string activation = config.find_string("hidden_act").value_or("silu");
   if (activation != "silu") {
     fail_unsupported(config, fmt::format("hidden_act {} is not supported; only silu is",
@@ -149,6 +54,7 @@ void refuse_unsupported(const JsonObject& config) {
     fail_unsupported(
         config, "mlp_bias is true; biases in the MLP are not supported, choose a model without");
   }
+  if (is_hybrid(architecture)) return;  // read_mixers judges their layers
   for (const std::string& type : config.find_strings("layer_types")) {
     if (type != "full_attention") {
       fail_unsupported(config,
@@ -278,17 +184,39 @@ void read_generation(const JsonObject& generation, ModelConfig& model) {
   add_token_ids(generation, "eos_token_id", model, model.eos_ids);
 }
 
+// The object that describes the text model: that of a model of text and pictures is nested.
+JsonObject text_config(const JsonObject& config) {
+  return config.find_object("text_config").value_or(config);
+}
+
+// The weights' types and ids that a file may have outside or, nested, inside of the text part.
+void read_shared(const JsonObject& root, const JsonObject& text, ModelConfig& model) {
+  model.quantization = read_quantization(root);
+  if (model.quantization.present() && is_hybrid(model.architecture)) {
+    fail_unsupported(root, fmt::format("{} with quantized weights is not supported yet; take the "
+                                       "model in BF16",
+                                       architecture_name(model.architecture)));
+  }
+  model.tie_word_embeddings = root.find_bool("tie_word_embeddings")
+                                  .value_or(text.find_bool("tie_word_embeddings").value_or(false));
+  model.dtype = read_dtype(root);
+  if (!model.dtype) model.dtype = read_dtype(text);
+}
+
 // Reads config.json except for eos_token_id, whose ids follow those of generation_config.json.
-ModelConfig read_config(const JsonObject& config) {
+ModelConfig read_config(const JsonObject& root) {
   ModelConfig model;
   // The architecture comes first: head_dim and the biases depend on it.
-  model.architecture = read_architecture(config);
-  refuse_unsupported(config);
-  model.quantization = read_quantization(config);
+  model.architecture = read_architecture(root);
+  const JsonObject config = is_hybrid(model.architecture) ? text_config(root) : root;
+  refuse_unsupported(config, model.architecture);
+  read_shared(root, config, model);
+  model.max_position_embeddings = config.get_int("max_position_embeddings", 1, kMaxPositions);
+  model.rope = read_rope_config(
+      config, model.max_position_embeddings,
+      is_hybrid(model.architecture) ? RopeForm::kPartial : RopeForm::kWhole, model.warnings);
   read_layers(config, model);
-  model.rope = read_rope_config(config, model.max_position_embeddings, model.warnings);
   refuse_sliding_window(config, model);
-  model.dtype = read_dtype(config);
   std::vector<int32_t> bos_ids;
   add_token_ids(config, "bos_token_id", model, bos_ids);
   if (!bos_ids.empty()) model.bos_id = bos_ids[0];
@@ -308,24 +236,6 @@ Sum sum_of_layers(const ModelConfig& model, Fn fn) {
 
 }  // namespace
 
-std::string_view architecture_name(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::kQwen3:
-      return "Qwen3ForCausalLM";
-    case Architecture::kQwen2:
-      return "Qwen2ForCausalLM";
-    case Architecture::kLlama:
-      return "LlamaForCausalLM";
-    case Architecture::kQwen3Moe:
-      return "Qwen3MoeForCausalLM";
-    case Architecture::kQwen2Moe:
-      return "Qwen2MoeForCausalLM";
-    case Architecture::kMixtral:
-      return "MixtralForCausalLM";
-  }
-  return "?";
-}
-
 int32_t ModelConfig::num_kv_layers() const {
   return static_cast<int32_t>(
       std::ranges::count_if(layers, [](const LayerSpec& layer) { return layer.kv_layer.valid(); }));
@@ -341,6 +251,18 @@ const Attention& ModelConfig::attention() const {
   }
   SLUICE_CHECK(found != nullptr, "a model without attention");
   return *found;
+}
+
+StateLayout ModelConfig::states() const {
+  StateLayout layout;
+  for (const LayerSpec& layer : layers) {
+    const auto* net = std::get_if<DeltaNet>(&layer.mixer);
+    if (net == nullptr) continue;
+    SLUICE_CHECK(!layout.present() || net->shape == layout.shape, "layers whose states differ");
+    layout.shape = net->shape;
+    ++layout.num_layers;
+  }
+  return layout;
 }
 
 double ModelConfig::products_per_row() const {
@@ -392,7 +314,9 @@ int64_t max_positions(const ModelConfig& config) {
 }
 
 RopeFrequencies rope_frequencies(const ModelConfig& config) {
-  return rope_frequencies(config.rope, config.attention().head_dim);
+  const Attention& attention = config.attention();
+  return rope_frequencies(config.rope,
+                          attention.rotary_dim == 0 ? attention.head_dim : attention.rotary_dim);
 }
 
 ModelConfig parse_model_config(const ModelConfigTexts& texts) {
@@ -404,6 +328,9 @@ ModelConfig parse_model_config(const ModelConfigTexts& texts) {
     read_generation(JsonObject(defaults, std::string(texts.generation_name)), model);
   }
   add_token_ids(config, "eos_token_id", model, model.eos_ids);
+  if (is_hybrid(model.architecture)) {
+    add_token_ids(text_config(config), "eos_token_id", model, model.eos_ids);
+  }
   if (model.eos_ids.size() > kMaxEosIds) {
     throw Error(ErrorCode::kModel,
                 fmt::format("eos_token_id names {} end tokens, here and in {}; at most {} are "

@@ -15,25 +15,16 @@
 #include "core/dtype.h"
 #include "core/kv_element.h"
 #include "io/model_directory.h"
+#include "model/architecture.h"
 #include "model/dual_chunk.h"
 #include "model/layer_spec.h"
 #include "model/quantization.h"
 #include "model/rope_scaling.h"
 #include "ops/matmul/packed_weight.h"
 #include "sluice/sampling_params.h"
+#include "state/state_layout.h"
 
 namespace sluice {
-
-enum class Architecture { kQwen3, kQwen2, kLlama, kQwen3Moe, kQwen2Moe, kMixtral };
-
-// The name in config.json's `architectures`: "Qwen3ForCausalLM".
-std::string_view architecture_name(Architecture architecture);
-
-// Whether layers may be mixtures of experts.
-inline bool has_experts(Architecture architecture) {
-  return architecture == Architecture::kQwen3Moe || architecture == Architecture::kQwen2Moe ||
-         architecture == Architecture::kMixtral;
-}
 
 // End tokens of one model. Bounds the array of suppressed ids that a pass carries (PassArrays).
 inline constexpr size_t kMaxEosIds = 64;
@@ -45,7 +36,9 @@ struct ModelConfig {
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
   float rms_norm_eps = 0.0f;
-  std::vector<LayerSpec> layers;     // at least one; one at least has KV
+  float norm_offset = 0.0f;       // added to the weights of the norms before mixers and MLPs, and
+                                  // of the last one
+  std::vector<LayerSpec> layers;  // at least one; one at least has KV
   bool tie_word_embeddings = false;  // the output head is the embedding table (output_head.h)
 
   int64_t max_position_embeddings = 0;  // see max_positions()
@@ -68,6 +61,9 @@ struct ModelConfig {
   // The attention of the layers with KV, which are all alike, since a KvLayout has one shape of
   // blocks.
   const Attention& attention() const;
+
+  // What a sequence keeps beside KV; not present in most models.
+  StateLayout states() const;
 
   // Multiply-adds in all layers: of matrix products for one row; of attention for a row and a token
   // that it attends to.

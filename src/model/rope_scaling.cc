@@ -59,8 +59,10 @@ std::set<std::string> known_keys(RopeType type) {
 
 // Warns of keys that `type` does not use. A nested object under such a key holds parameters of one
 // layer type, which would change results: an error.
-void check_keys(const JsonObject& rope, RopeType type, std::vector<std::string>& warnings) {
-  const std::set<std::string> known = known_keys(type);
+void check_keys(const JsonObject& rope, RopeType type, RopeForm form,
+                std::vector<std::string>& warnings) {
+  std::set<std::string> known = known_keys(type);
+  if (form == RopeForm::kPartial) known.insert({"mrope_section", "mrope_interleaved"});
   for (const std::string& key : rope.keys()) {
     if (known.contains(key)) continue;
     if (rope.has(key) && rope.get(key).is_object()) {
@@ -73,15 +75,22 @@ void check_keys(const JsonObject& rope, RopeType type, std::vector<std::string>&
   }
 }
 
-// Errors: kUnsupported unless all channels of a head rotate.
-void refuse_partial_rotation(const JsonObject& object) {
-  const double share = object.find_double("partial_rotary_factor", 0.0, 1.0).value_or(1.0);
-  if (share != 1.0) {
+// The share of channels that rotate, from the description or beside it. Errors: kUnsupported for a
+// part of a head, unless the form has it.
+double read_rotary_share(const JsonObject& config, const std::optional<JsonObject>& description,
+                         RopeForm form) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  const bool is_inside = description && description->has(kKey);
+  const JsonObject& object = is_inside ? *description : config;
+  const double absent = form == RopeForm::kPartial ? 0.25 : 1.0;
+  const double share = object.find_double(kKey, 0.0, 1.0).value_or(absent);
+  if (share != 1.0 && form == RopeForm::kWhole) {
     fail_unsupported(object,
                      fmt::format("partial_rotary_factor {} is not supported; only 1 is, choose "
                                  "a model that rotates whole heads",
                                  share));
   }
+  return share;
 }
 
 // Warns if `first`'s key has another value than `second`'s, which is then not read.
@@ -261,20 +270,19 @@ std::string_view rope_type_name(RopeType type) {
   return "?";
 }
 
-RopeConfig read_rope_config(const JsonObject& config, int64_t max_positions,
+RopeConfig read_rope_config(const JsonObject& config, int64_t max_positions, RopeForm form,
                             std::vector<std::string>& warnings) {
   RopeConfig rope;
-  refuse_partial_rotation(config);
   warn_of_two_descriptions(config, warnings);
   const std::optional<JsonObject> description = find_description(config);
+  rope.rotary_share = read_rotary_share(config, description, form);
   const JsonObject& theta_owner =
       description && description->has("rope_theta") ? *description : config;
   rope.theta = theta_owner.find_double("rope_theta", 1.0 + 1e-6, kMaxTheta).value_or(rope.theta);
   if (!description) return rope;
-  refuse_partial_rotation(*description);
   rope.type = parse_type(*description);
   warn_of_contradictions(config, *description, warnings);
-  check_keys(*description, rope.type, warnings);
+  check_keys(*description, rope.type, form, warnings);
   if (rope.type == RopeType::kLinear) {
     rope.factor = description->get_double("factor", 1.0, kMaxFactor);
   }

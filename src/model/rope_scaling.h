@@ -26,6 +26,7 @@ std::string_view rope_type_name(RopeType type);
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
+  double rotary_share = 1.0;               // of a head's channels, the first ones; the rest stays
   double factor = 1.0;                     // linear, llama3, yarn: new length / original length
   int64_t original_max_positions = 0;      // llama3, yarn: length before scaling, in tokens
   double low_freq_factor = 1.0;            // llama3: fewer turns than this: divided by factor
@@ -42,9 +43,12 @@ struct RopeConfig {
 // Reads `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (before), with
 // transformers' precedence and defaults. Without a description the type is kDefault. Keys that the
 // type does not use, and settings with two values at two places, are named in `warnings`.
-// Errors: kUnsupported for dynamic, longrope and other types, partial rotation and parameters per
-// layer type; kModel for missing keys and values out of range.
-RopeConfig read_rope_config(const JsonObject& config, int64_t max_positions,
+// The share of partial_rotary_factor is that of a file without it in hybrids, a quarter; their
+// sections for the axes of pictures mean nothing for text, where the three positions are equal.
+// Errors: kUnsupported for dynamic, longrope and other types, partial rotation unless `form` has
+// it, and parameters per layer type; kModel for missing keys and values out of range.
+enum class RopeForm { kWhole, kPartial };
+RopeConfig read_rope_config(const JsonObject& config, int64_t max_positions, RopeForm form,
                             std::vector<std::string>& warnings);
 
 // The angle of position p and channel pair i is p * inv_freq[i]; cos and sin are multiplied by

@@ -68,9 +68,9 @@ void WeightLayout::add_expert_rows(const ExpertRows& rows, const PackedExperts& 
   const PackedWeight matrix = experts.expert(rows.expert);
   add_rows(rows.name, matrix, rows.row_begin, rows.num_rows);
   sources_.back().active_share = rows.active_share;
-  sources_.back().stack = {.name = rows.stack_name,
-                           .shape = {experts.num_experts, matrix.num_rows, matrix.num_cols},
-                           .row_begin = rows.expert * matrix.num_rows + rows.row_begin};
+  sources_.back().part = {.name = rows.stack_name,
+                          .shape = {experts.num_experts, matrix.num_rows, matrix.num_cols},
+                          .row_begin = rows.expert * matrix.num_rows + rows.row_begin};
 }
 
 // The tensor of scales has the name of the weight with another ending; whether it is there is known
@@ -116,6 +116,29 @@ void WeightLayout::add_vector(const std::string& name, const TensorView& vector,
                       .matrix = {},
                       .vector = vector,
                       .dummy_mean = dummy_mean});
+}
+
+void WeightLayout::add_taps(const std::string& name, const TensorView& taps) {
+  sources_.push_back({.name = name,
+                      .shape = {taps.dim(1), 1, taps.dim(0)},
+                      .matrix = {},
+                      .vector = taps,
+                      .transposed = true});
+}
+
+void WeightLayout::add_row_range(const RowRange& range, const PackedWeight& matrix,
+                                 int64_t row_begin) {
+  add_rows(range.name, matrix, row_begin, range.num_rows);
+  sources_.back().part = {.name = range.name,
+                          .shape = {range.num_tensor_rows, matrix.num_cols},
+                          .row_begin = range.from};
+}
+
+void WeightLayout::add_head_range(const RowRange& range, const PackedWeight& matrix, int64_t head,
+                                  const HeadPadding& padding) {
+  add_row_range(range, matrix, head * padding.padded_head_dim);
+  sources_.back().heads = HeadAxis::kRows;
+  sources_.back().padding = padding;
 }
 
 // In the matrix heads are padded, in the file they are not.

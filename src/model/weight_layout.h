@@ -26,11 +26,13 @@ namespace sluice {
 // Which axis of a tensor is made of head channels and may have to be padded.
 enum class HeadAxis { kNone, kRows, kColumns };
 
-// Rows of a tensor [num_experts, rows, columns] that has one matrix of all experts.
-struct ExpertStack {
-  std::string name;
+// Rows of a tensor that also has those of other sources: [num_experts, rows, columns] with one
+// matrix of all experts, or [rows, columns] with rows of several parts of a layer.
+struct TensorPart {
+  std::string name;  // of the whole tensor; equal to the source's if a checkpoint never has the
+                     // part alone
   std::vector<int64_t> shape;
-  int64_t row_begin = 0;  // of num_experts * rows
+  int64_t row_begin = 0;  // of all rows
 };
 
 // One tensor of a checkpoint and its destination: `matrix` or `vector`, never both.
@@ -46,11 +48,17 @@ struct WeightSource {
   int32_t order_index = 0;                    // of its order in `matrix`
   HeadAxis heads = HeadAxis::kNone;
   HeadPadding padding = {};  // of `heads`
-  TensorView vector;         // bf16; the tensor fills all of it
+  TensorView vector;         // bf16 or f32; the tensor fills all of it
+  bool transposed = false;   // `vector` has the last dimension of `shape` as its first
   float dummy_mean = 0;      // mean of dummy weights: 1 for norms, else 0
-  ExpertStack stack = {};    // where the numbers are in a checkpoint without tensor `name`
+  TensorPart part = {};      // where the numbers are in a checkpoint without tensor `name`
   double active_share = 1;   // of rows that it is read for, if all experts are chosen alike
 
+  int64_t num_elements() const {
+    int64_t count = 1;
+    for (const int64_t dim : shape) count *= dim;
+    return count;
+  }
   // Whether the tensor has to be widened on the host before it is stored.
   bool pads() const { return heads != HeadAxis::kNone && padding.present(); }
 };
@@ -71,12 +79,25 @@ class WeightLayout {
   PackedExperts experts(int32_t num_experts, int64_t num_rows, int64_t num_cols,
                         const std::string& prefix, std::initializer_list<const char*> modules,
                         int64_t part_rows = 0);
-  TensorView vector(int64_t length) { return arena_.tensor(DType::kBF16, {length}); }
+  TensorView vector(int64_t length, DType dtype = DType::kBF16) {
+    return arena_.tensor(dtype, {length});
+  }
 
   // These list one tensor each, and what it fills: rows of a matrix, or a vector.
   void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
                 int64_t num_rows);
   void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
+  // A tensor [channels, 1, taps], to `taps` [taps, channels].
+  void add_taps(const std::string& name, const TensorView& taps);
+
+  // Rows [from, from + num_rows) of a tensor of `num_tensor_rows` rows.
+  struct RowRange {
+    std::string name;
+    int64_t num_tensor_rows = 0;
+    int64_t from = 0;
+    int64_t num_rows = 0;
+  };
+  void add_row_range(const RowRange& range, const PackedWeight& matrix, int64_t row_begin);
 
   // Rows of one expert's matrix; without a tensor of that name they are in `stack_name`.
   struct ExpertRows {
@@ -94,6 +115,9 @@ class WeightLayout {
   // columns are heads.
   void add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
                      int64_t num_heads, const HeadPadding& padding);
+  // The same for one head, whose rows are a range of a tensor.
+  void add_head_range(const RowRange& range, const PackedWeight& matrix, int64_t head,
+                      const HeadPadding& padding);
   void add_head_vector(const std::string& name, const TensorView& vector,
                        const HeadPadding& padding, float dummy_mean = 0);
   void add_head_columns(const std::string& name, const PackedWeight& matrix,

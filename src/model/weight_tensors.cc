@@ -1,6 +1,7 @@
 #include "model/weight_tensors.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,17 +31,17 @@ std::vector<std::vector<int64_t>> scale_shapes(const WeightSource& source) {
   return {};
 }
 
-// The rows of one expert in a tensor of all experts. Errors: also kUnsupported for quantized ones.
-CheckpointTensor stacked_rows(const WeightSource& source, const Checkpoint& checkpoint) {
+// The source's rows in a tensor with those of others. Errors: also kUnsupported for quantized ones.
+CheckpointTensor rows_of_part(const WeightSource& source, const Checkpoint& checkpoint) {
   if (has_scales(source.matrix.format)) {
     fail(ErrorCode::kUnsupported,
          "tensor \"{}\" has all experts, which is not supported for quantized weights; take a "
          "model with a tensor for each expert, as \"{}\"",
-         source.stack.name, source.name);
+         source.part.name, source.name);
   }
-  CheckpointTensor tensor = checkpoint.tensor(source.stack.name, source.stack.shape);
+  CheckpointTensor tensor = checkpoint.tensor(source.part.name, source.part.shape);
   const size_t row_bytes = static_cast<size_t>(source.shape[1]) * dtype_bytes(tensor.dtype);
-  tensor.file_offset += static_cast<size_t>(source.stack.row_begin) * row_bytes;
+  tensor.file_offset += static_cast<size_t>(source.part.row_begin) * row_bytes;
   tensor.num_bytes = static_cast<size_t>(source.shape[0]) * row_bytes;
   tensor.num_file_bytes = tensor.num_bytes;
   return tensor;
@@ -115,6 +116,23 @@ std::vector<CheckpointTensor> all_of(const IntegerTensors& tensors) {
 
 }  // namespace
 
+bool is_unread_part(std::string_view name, const ModelConfig& config) {
+  constexpr std::array<std::string_view, 3> kPrefixes = {"model.visual.", "visual.", "mtp."};
+  const auto begins_name = [&](std::string_view prefix) { return name.starts_with(prefix); };
+  return is_hybrid(config.architecture) && std::ranges::any_of(kPrefixes, begins_name);
+}
+
+std::optional<std::string> note_unread_parts(const Checkpoint& checkpoint,
+                                             const ModelConfig& config) {
+  const std::vector<std::string> names = checkpoint.names();
+  const auto is_unread = [&](const std::string& name) { return is_unread_part(name, config); };
+  const auto count = std::ranges::count_if(names, is_unread);
+  if (count == 0) return std::nullopt;
+  return fmt::format(
+      "{} tensors of vision and of draft layers (mtp) are not read: the text part runs alone",
+      count);
+}
+
 CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint) {
   const std::vector<int64_t> shape =
       require_shape(checkpoint, source.scale_name, scale_shapes(source));
@@ -144,9 +162,10 @@ IntegerTensors integer_tensors(const WeightSource& source, const Checkpoint& che
 }
 
 std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint) {
-  const std::string& stack = source.stack.name;
-  if (!stack.empty() && !checkpoint.has(source.name) && checkpoint.has(stack)) {
-    return {stacked_rows(source, checkpoint)};
+  const std::string& whole = source.part.name;
+  const bool is_never_alone = whole == source.name;
+  if (is_never_alone || (!checkpoint.has(source.name) && checkpoint.has(whole))) {
+    return {rows_of_part(source, checkpoint)};
   }
   if (source.integers != IntegerForm::kNone) return all_of(integer_tensors(source, checkpoint));
   if (source.scale_name.empty()) return {checkpoint.tensor(source.name, source.shape)};

@@ -1,12 +1,16 @@
 // Finds the tensors of a checkpoint that fill the weights of a layout.
 //
-// Used by the loader and by the hash of weights. Thread rule: pure functions.
+// Used by the loader, by the hash of weights and by what reports of a model's files. Thread rule:
+// pure functions.
 #pragma once
 
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/model_directory.h"
+#include "model/model_config.h"
 #include "model/weight_layout.h"
 
 namespace sluice {
@@ -16,6 +20,14 @@ namespace sluice {
 // kModel for one that is missing, mis-shaped or of another type than config.json says, kUnsupported
 // for a type that is not supported, naming it.
 std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint);
+
+// Whether a tensor belongs to a part of a hybrid that is not run: its vision, and the layers that
+// draft tokens.
+bool is_unread_part(std::string_view name, const ModelConfig& config);
+
+// A sentence about such tensors of a checkpoint; nothing without any.
+std::optional<std::string> note_unread_parts(const Checkpoint& checkpoint,
+                                             const ModelConfig& config);
 
 // The tensors of weights in integers (model/integer_rows.h).
 struct IntegerTensors {

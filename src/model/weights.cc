@@ -34,7 +34,7 @@ bool is_zero_bias(const std::string& name, const Checkpoint& checkpoint) {
 bool may_be_ignored(const std::string& name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") ||
          (config.tie_word_embeddings && name == kHeadName) ||
-         (config.quantization.present() && is_unread_scale(name));
+         (config.quantization.present() && is_unread_scale(name)) || is_unread_part(name, config);
 }
 
 // Reads a tensor's bytes on the threads of pack_weight, which must not throw. Keeps the first
@@ -81,7 +81,26 @@ std::vector<BFloat16> as_bf16(std::span<const std::byte> bytes, DType dtype) {
   return values;
 }
 
+// As above for a vector of f32, whose numbers keep all their bits.
+void store_floats(const WeightSource& source, const std::vector<float>& values, Stream& stream) {
+  std::vector<float> ordered = values;
+  if (source.transposed) {
+    const auto num_columns = static_cast<size_t>(source.shape.back());
+    const size_t num_rows = values.size() / num_columns;
+    for (size_t i = 0; i < values.size(); ++i) {
+      ordered[i % num_columns * num_rows + i / num_columns] = values[i];
+    }
+  }
+  stream.copy({.dst = source.vector.bytes(),
+               .src = reinterpret_cast<const std::byte*>(ordered.data()),
+               .num_bytes = source.vector.num_bytes()});
+  stream.synchronize();
+}
+
 void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
+  if (source.vector.dtype() == DType::kF32) {
+    return store_floats(source, read_floats(tensor), stream);
+  }
   store_vector(source, as_bf16(read_whole(tensor), tensor.dtype), stream);
 }
 
@@ -143,6 +162,7 @@ void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, Sca
 template <typename Value>
 std::vector<Value> padded_values(const HeadPadding& padding, const std::vector<Value>& rows,
                                  int64_t per_row) {
+  if (rows.empty()) return {};
   const std::vector<std::byte> bytes = pad_heads(padding, std::as_bytes(std::span(rows)),
                                                  static_cast<size_t>(per_row) * sizeof(Value));
   std::vector<Value> padded(bytes.size() / sizeof(Value));
@@ -216,10 +236,13 @@ void store_dummy(const WeightSource& source, const DummyNumbers& numbers, uint64
   const bool is_matrix = source.matrix.present();
   const int64_t rows_at_once = by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024;
   const int64_t rows = is_matrix ? source.shape[0] : 1;
-  const int64_t cols = source.shape.back();
+  const int64_t cols = is_matrix ? source.shape.back() : source.num_elements();
   const auto count = static_cast<size_t>(std::min(rows, rows_at_once) * cols);
   const std::vector<BFloat16> values =
       is_matrix ? numbers.next(count, state) : draw_uniform(count, source.dummy_mean, state);
+  if (!is_matrix && source.vector.dtype() == DType::kF32) {
+    return store_floats(source, std::vector<float>(values.begin(), values.end()), stream);
+  }
   if (!is_matrix && !source.pads()) return store_vector(source, values, stream);
   const bool is_code = has_scales(source.matrix.format);
   const DummyCodes dummy{source.matrix.format};
@@ -261,8 +284,8 @@ Weights::StoredBytes Weights::stored_bytes(const ModelConfig& config, Device& de
   double active = 0;
   for (const WeightSource& source : weights.sources_) {
     const bool is_matrix = source.shape.size() == 2;
-    size_t own =
-        weight_bytes(source.matrix.format, source.shape[0], is_matrix ? source.shape[1] : 1);
+    const int64_t num_rows = is_matrix ? source.shape[0] : source.num_elements();
+    size_t own = weight_bytes(source.matrix.format, num_rows, is_matrix ? source.shape[1] : 1);
     if (source.matrix.format.num_orders > 0) own += order_bytes(source.shape[1]);
     num_bytes.all += own;
     active += static_cast<double>(own) * source.active_share;
@@ -286,7 +309,7 @@ void Weights::lay_out(Arena& arena, Device& device) {
   layers_.resize(config_.layers.size());
   for (int32_t i = 0; i < config_.num_layers(); ++i) lay_out_layer(layout, i);
   final_norm_ = layout.vector(hidden);
-  layout.add_vector("model.norm.weight", final_norm_, 1);
+  layout.add_vector("model.norm.weight", final_norm_, 1 - config_.norm_offset);
   lm_head_ = embedding_;
   if (!config_.tie_word_embeddings) {
     lm_head_ = layout.matrix(config_.vocab_size, hidden);
@@ -305,10 +328,11 @@ void Weights::lay_out_layer(WeightLayout& layout, int32_t index) {
   };
   LayerWeights& w = layers_[static_cast<size_t>(index)];
   w.input_norm = layout.vector(hidden);
-  layout.add_vector(prefix + "input_layernorm.weight", w.input_norm, 1);
+  layout.add_vector(prefix + "input_layernorm.weight", w.input_norm, 1 - config_.norm_offset);
   w.mixer = lay_out(spec.mixer);
   w.post_norm = layout.vector(hidden);
-  layout.add_vector(prefix + "post_attention_layernorm.weight", w.post_norm, 1);
+  layout.add_vector(prefix + "post_attention_layernorm.weight", w.post_norm,
+                    1 - config_.norm_offset);
   w.mlp = lay_out(spec.mlp);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/attention/attention.h"
+#include "ops/delta/delta.h"
 #include "ops/experts/experts.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pages/copy_blocks.h"
@@ -39,6 +40,13 @@
 #define SLUICE_EXPERT_OPS(OP)         \
   OP(route_experts, RouteExpertsArgs) \
   OP(expert_mlp, ExpertMlpArgs)
+
+// Layers of the gated delta rule, and the gate of the attention between them.
+#define SLUICE_DELTA_OPS(OP)    \
+  OP(short_conv, ShortConvArgs) \
+  OP(delta_rule, DeltaRuleArgs) \
+  OP(gated_norm, GatedNormArgs) \
+  OP(sigmoid_gate, SigmoidGateArgs)
 
 // Blocks of the host tier, and pages of decode.
 #define SLUICE_PAGE_OPS(OP)                  \

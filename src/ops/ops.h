@@ -1,9 +1,9 @@
 // Ops: the table of kernels that a backend must provide.
 //
-// Callers use the free functions of sample.h and of the headers in attention/, experts/, matmul/,
-// pages/, rows/ and tiles/: they check the shapes once (the .cc file beside each) and then come
-// here. The table and those of the backends are declared from one list (op_list.h), so a backend
-// that lacks an op does not link.
+// Callers use the free functions of sample.h and of the headers in attention/, delta/, experts/,
+// matmul/, pages/, rows/ and tiles/: they check the shapes once (the .cc file beside each) and then
+// come here. The table and those of the backends are declared from one list (op_list.h), so a
+// backend that lacks an op does not link.
 //
 // These rules hold for every op and are not repeated there:
 //   - a call enqueues on its stream and returns; it never waits;
@@ -37,6 +37,7 @@ class Ops {
 #define SLUICE_PURE_OP(name, Args) virtual void name(Stream& stream, const Args& args) const = 0;
   SLUICE_CORE_OPS(SLUICE_PURE_OP)
   SLUICE_EXPERT_OPS(SLUICE_PURE_OP)
+  SLUICE_DELTA_OPS(SLUICE_PURE_OP)
   SLUICE_PAGE_OPS(SLUICE_PURE_OP)
   SLUICE_TILE_OPS(SLUICE_PURE_OP)
 #undef SLUICE_PURE_OP

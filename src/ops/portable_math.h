@@ -74,6 +74,23 @@ inline constexpr float fast_log(float x) {
   return is_normal ? result : bit_cast<float>(0x7fc00000u);
 }
 
+// 1 / (1 + e^-x).
+inline constexpr float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+
+// ln(1 + x) for x from 0 to 1. The rounding of 1 + x is taken back by the quotient, so that small x
+// keep all their bits. Source: Hewlett-Packard 1982, HP-15C Advanced Functions Handbook.
+inline constexpr float fast_log1p(float x) {
+  const float sum = 1.0f + x;
+  const float rounded = sum - 1.0f;
+  return rounded == 0.0f ? x : fast_log(sum) * (x / rounded);
+}
+
+// ln(1 + e^x), without overflow.
+inline constexpr float fast_softplus(float x) {
+  const float least = x > 0.0f ? x : 0.0f;
+  return least + fast_log1p(fast_exp(x > 0.0f ? -x : x));
+}
+
 // a ln(a / m) + b ln(b / m), m = (a + b) / 2, of two shares in a common unit: what they add to
 // twice the Jensen-Shannon divergence, in that unit, rounded down. It is not negative, though
 // rounding may make it so. 0 ln 0 = 0.

@@ -7,6 +7,7 @@ namespace sluice {
 namespace {
 
 using unicode::kLetter;
+using unicode::kMark;
 using unicode::kNumber;
 using unicode::kNumeric;
 using unicode::kSpace;
@@ -26,7 +27,10 @@ constexpr Pattern kPatterns[] = {
      SplitKind::kQwen2},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
      R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     SplitKind::kLlama3}};
+     SplitKind::kLlama3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
+     R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitKind::kQwen35}};
 
 // A position in the text with the character there and its properties; at the end `bits` is kEnd.
 struct Cursor {
@@ -48,16 +52,18 @@ struct Cursor {
     return copy;
   }
   bool is(int wanted) const { return bits > 0 && (bits & wanted) != 0; }
-  // [^\s\p{L}\p{N}], and not the end.
-  bool is_other() const { return bits >= 0 && (bits & (kLetter | kNumber | kSpace)) == 0; }
+  // Neither a space, a number nor one of `letters`, and not the end.
+  bool is_other(int letters = kLetter) const {
+    return bits >= 0 && (bits & (letters | kNumber | kSpace)) == 0;
+  }
   bool is_newline() const { return c == '\r' || c == '\n'; }
   bool at_end() const { return bits == kEnd; }
 
   void skip_run(int wanted) {
     while (is(wanted)) advance();
   }
-  void skip_others() {
-    while (is_other()) advance();
+  void skip_others(int letters = kLetter) {
+    while (is_other(letters)) advance();
   }
   void skip_newlines() {
     while (is_newline()) advance();
@@ -153,21 +159,24 @@ const char* match_digits(Cursor cursor, int max_digits) {
   return cursor.at;
 }
 
-// The expression of Qwen2 and Llama 3, which differ in the number of digits of one piece.
-const char* match_cl100k(Cursor cursor, int max_digits) {
+// The expressions of Qwen2, Llama 3 and Qwen3.5, which differ in the number of digits of one piece
+// and in what counts as a letter.
+const char* match_cl100k(Cursor cursor, int max_digits, int letters = kLetter) {
   if (const int bytes = contraction_bytes(cursor, true)) return cursor.at + bytes;
   if (cursor.is(kNumber)) return match_digits(cursor, max_digits);
   const Cursor start = cursor;
-  // [^\r\n\p{L}\p{N}]?\p{L}+ : numbers were matched above, so any other character may lead.
+  // [^\r\n\p{L}\p{N}]?\p{L}+ : numbers were matched above, so any other character may lead. A mark
+  // that leads nothing is given back and is the run itself.
   if (!cursor.is(kLetter) && !cursor.is_newline()) cursor.advance();
-  if (cursor.is(kLetter)) {
-    cursor.skip_run(kLetter);
+  if (!cursor.is(letters) && start.is(letters)) cursor = start;
+  if (cursor.is(letters)) {
+    cursor.skip_run(letters);
     return cursor.at;
   }
   cursor = start;
   if (cursor.c == ' ') cursor.advance();
-  if (cursor.is_other()) {
-    cursor.skip_others();
+  if (cursor.is_other(letters)) {
+    cursor.skip_others(letters);
     cursor.skip_newlines();
     return cursor.at;
   }
@@ -210,6 +219,8 @@ const char* PreTokenizer::match(SplitKind kind, const char* begin, const char* e
       return match_cl100k(cursor, 1);
     case SplitKind::kLlama3:
       return match_cl100k(cursor, 3);
+    case SplitKind::kQwen35:
+      return match_cl100k(cursor, 1, kLetter | kMark);
     case SplitKind::kIndividualDigits:
       return match_numeric(cursor, true);
     case SplitKind::kContiguousDigits:

@@ -17,6 +17,7 @@ enum class SplitKind {
   kGpt2,              // GPT-2, SmolLM2 after its digits
   kQwen2,             // Qwen2, Qwen2.5, Qwen3: one digit a piece
   kLlama3,            // Llama 3: up to three digits a piece
+  kQwen35,            // Qwen3.5: as Qwen2, with marks among the letters
   kIndividualDigits,  // each numeric character alone, everything else as it is
   kContiguousDigits   // each run of numeric characters alone
 };

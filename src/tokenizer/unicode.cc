@@ -16,8 +16,8 @@ struct Range {
 };
 
 // Debian's utf8proc has Unicode 15.0, while the regular expressions of the reference tokenizers use
-// 16.0. Letters and numbers added in between are listed here, so that both split text at the same
-// places. Source: DerivedGeneralCategory of Unicode 15.1 and 16.0.
+// 16.0. Letters, numbers and marks added in between are listed here, so that both split text at the
+// same places. Source: DerivedGeneralCategory of Unicode 15.1 and 16.0.
 constexpr Range kNewLetters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
     {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
@@ -28,6 +28,11 @@ constexpr Range kNewLetters[] = {
 constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
                                  {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
                                  {0x1E5F1, 0x1E5FA}};
+constexpr Range kNewMarks[] = {{0x0897, 0x0897},   {0x10D69, 0x10D6D}, {0x10EFC, 0x10EFC},
+                               {0x113B8, 0x113C0}, {0x113C2, 0x113C2}, {0x113C5, 0x113C5},
+                               {0x113C7, 0x113CA}, {0x113CC, 0x113D0}, {0x113D2, 0x113D2},
+                               {0x113E1, 0x113E2}, {0x11F5A, 0x11F5A}, {0x1611E, 0x1612F},
+                               {0x1E5EE, 0x1E5EF}};
 // The "Digits" pre-tokenizer of the reference uses Rust's tables, of Unicode 17.0.
 constexpr Range kNewNumerics[] = {{0x11DE0, 0x11DE9}, {0x16FF4, 0x16FF6}};
 // \w is Alphabetic, Mark, Nd, Pc and Join_Control; these have another general category.
@@ -56,6 +61,7 @@ uint8_t category_bits(char32_t c) {
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
+      return kMark | kWord;
     case UTF8PROC_CATEGORY_PC:
       return kWord;
     default:
@@ -77,6 +83,7 @@ std::vector<uint8_t> flat_properties() {
   for (char32_t c = 0; c < 0x110000; ++c) flat[c] = category_bits(c);
   set_ranges(kNewLetters, kLetter | kWord, flat);
   set_ranges(kNewNumbers, kNumber | kNumeric | kWord, flat);
+  set_ranges(kNewMarks, kMark, flat);
   set_ranges(kNewNumerics, kNumeric, flat);
   set_ranges(kOtherWords, kWord, flat);
   set_ranges(kSpaces, kSpace, flat);

@@ -15,12 +15,13 @@ namespace sluice::unicode {
 
 // Bits of a character's entry in the table.
 enum Property : uint8_t {
-  kLetter = 1,    // \p{L}
-  kNumber = 2,    // \p{N}
-  kSpace = 4,     // \s, the White_Space property
-  kNumeric = 8,   // characters that the "Digits" pre-tokenizer isolates; \p{N} of a newer Unicode
-  kWord = 16,     // \w, for added tokens with single_word
-  kNfcFixed = 32  // never changes under NFC and starts a new normalization segment
+  kLetter = 1,     // \p{L}
+  kNumber = 2,     // \p{N}
+  kSpace = 4,      // \s, the White_Space property
+  kNumeric = 8,    // characters that the "Digits" pre-tokenizer isolates; \p{N} of a newer Unicode
+  kWord = 16,      // \w, for added tokens with single_word
+  kNfcFixed = 32,  // never changes under NFC and starts a new normalization segment
+  kMark = 64       // \p{M}
 };
 
 inline constexpr char32_t kReplacement = 0xFFFD;

@@ -304,8 +304,9 @@ TEST(ModelConfig, RefusesOtherArchitectures) {
   };
   constexpr const char* kList =
       "is not supported; Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM, "
-      "Qwen3MoeForCausalLM, "
-      "Qwen2MoeForCausalLM and MixtralForCausalLM are";
+      "Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, "
+      "Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration and "
+      "Qwen3NextForCausalLM are";
   EXPECT_TRUE(contains(unsupported({{"architectures", {"GPT2LMHeadModel"}}}),
                        std::string("architecture \"GPT2LMHeadModel\" ") + kList));
   EXPECT_TRUE(contains(unsupported({{"architectures", {"Qwen3ForCausalLM", "Other"}}}),

@@ -27,8 +27,8 @@ struct Parsed {
 Parsed read(const std::string& keys) {
   const nlohmann::json document = parse_json("{" + keys + "}", "config.json");
   Parsed parsed;
-  parsed.rope =
-      read_rope_config(JsonObject(document, "config.json"), kMaxPositions, parsed.warnings);
+  parsed.rope = read_rope_config(JsonObject(document, "config.json"), kMaxPositions,
+                                 RopeForm::kWhole, parsed.warnings);
   return parsed;
 }
 

@@ -82,6 +82,24 @@ TEST(Norm, ARowAloneAndInPlaceHasTheSameBits) {
   }
 }
 
+// 1 + w of a small w keeps what bf16 would lose.
+TEST(Norm, AnOffsetIsAddedToTheWeightInF32) {
+  if (!testing_cpu()) GTEST_SKIP() << "the CPU alone has it";
+  for (const int64_t hidden : {7, 64, 1000}) {
+    Machine machine;
+    RmsNormArgs args = make_args(machine, {3, hidden, true});
+    args.weight = machine.tensor(random_bf16(hidden, 3, 0.004f), {hidden});
+    args.weight_offset = 1.0f;
+    const std::vector<double> expected = reference::rms_norm(args);
+    rms_norm(machine.stream(), args);
+    machine.synchronize();
+    const double relative = (static_cast<double>(hidden) / 2.0 + 8.0) * kUnitF32 + kUnitBF16;
+    std::vector<double> bound;
+    for (double value : expected) bound.push_back(relative * std::abs(value));
+    expect_close(args.out, expected, bound, kUnitBF16 * kUnitBF16 / 2.0);
+  }
+}
+
 TEST(Norm, ARowOfZerosStaysZeroAndNanStaysInItsRow) {
   Machine machine;
   RmsNormArgs args = make_args(machine, {3, 64, false});

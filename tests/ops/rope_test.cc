@@ -44,6 +44,22 @@ TEST(RopeAngles, AreExactUpToAMillion) {
   }
 }
 
+// Channels that do not rotate keep their values, whatever the factor of the others.
+TEST(RopeAngles, AFrequencyOfZeroDoesNotTurn) {
+  Machine machine;
+  RopeAnglesArgs args = make_angles(machine, {0, 7, 100000}, 6, 1.5f);
+  std::fill_n(args.inv_freq.data<float>() + 2, 4, 0.0f);
+  rope_angles(machine.stream(), args);
+  machine.synchronize();
+  for (int64_t row = 0; row < 3; ++row) {
+    for (int64_t i = 2; i < 6; ++i) {
+      EXPECT_EQ(element(args.cos_sin, row * 12 + i), 1.0);
+      EXPECT_EQ(element(args.cos_sin, row * 12 + 6 + i), 0.0);
+    }
+  }
+  EXPECT_EQ(element(args.cos_sin, 0), 1.5);
+}
+
 struct RopeShape {
   int32_t head_dim;
   int32_t num_q_heads;
@@ -144,6 +160,26 @@ TEST(RopeNorm, IsOverTheNamedChannels) {
   machine.synchronize();
   const reference::RopeAndWriteKvResult expected = reference::rope_and_write_kv(args);
   expect_close(args.q_out, expected.q, rotation_bound(expected.q, 32), kUnitBF16 * kUnitBF16 / 2.0);
+}
+
+// The weights of both norms as what is added to one, and heads of 256 of which a quarter rotates.
+TEST(RopeNorm, AnOffsetIsAddedToItsWeights) {
+  if (!testing_cpu()) GTEST_SKIP() << "the CPU alone has it";
+  Machine machine;
+  RopeAndWriteKvArgs args = make_args(machine, {256, 3, 1, 16, true});
+  args.norm_offset = 1.0f;
+  for (int32_t row = 0; row < kRows; ++row) {
+    float* cosines = args.cos_sin.data<float>() + row * 256;
+    std::fill(cosines + 32, cosines + 128, 1.0f);
+    std::fill(cosines + 160, cosines + 256, 0.0f);
+  }
+  rope_and_write_kv(machine.stream(), args);
+  machine.synchronize();
+  const reference::RopeAndWriteKvResult expected = reference::rope_and_write_kv(args);
+  expect_close(args.q_out, expected.q, rotation_bound(expected.q, 256),
+               kUnitBF16 * kUnitBF16 / 2.0);
+  args.norm_offset = 0.0f;
+  EXPECT_NE(reference::rope_and_write_kv(args).k, expected.k);
 }
 
 TEST_P(RopeTest, TouchesOnlyTheNamedEntries) {

@@ -27,8 +27,9 @@ std::vector<std::string> tiny_model_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(models_dir())) {
     const std::string name = entry.path().filename();
-    const bool has_experts = name.find("-experts") != std::string::npos;
-    if (entry.is_directory() && (testing_cpu() || !has_experts)) names.push_back(name);
+    const bool of_cpu_alone =
+        name.find("-experts") != std::string::npos || name.find("-hybrid") != std::string::npos;
+    if (entry.is_directory() && (testing_cpu() || !of_cpu_alone)) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -101,7 +101,7 @@ TEST_P(GoldenTokenizer, HasTheSameSize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTokenizer,
-                         ::testing::Values("gpt2", "qwen", "llama3", "smollm2", "odd"),
+                         ::testing::Values("gpt2", "qwen", "qwen35", "llama3", "smollm2", "odd"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

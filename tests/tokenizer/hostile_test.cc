@@ -59,7 +59,7 @@ TEST_P(HostileText, TakesLinearTime) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HostileText,
-                         ::testing::Values("gpt2", "qwen", "llama3", "smollm2", "odd"),
+                         ::testing::Values("gpt2", "qwen", "qwen35", "llama3", "smollm2", "odd"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

@@ -16,7 +16,7 @@ Usage, in a build directory with the program:
   python3 tools/align/compare_layers.py --model tests/golden/models/* --sluice build/release/sluice
 Without --tokens, --prompt or --file: --num-tokens random ids from --seed.
 Exit status: 0 aligned, 1 some tensor is not, 2 usage or a program that failed.
-Needs: torch, transformers 5, safetensors. Knows Qwen3, Qwen2 and Llama.
+Needs: torch, transformers 5, safetensors. Knows Qwen3, Qwen2, Llama and the hybrids Qwen3-Next and Qwen3.5.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from safetensors.torch import load_file
 
 FLAG_FACTOR = 2.0
 EXIT_FAILED = 2
-TAPS_OF_A_LAYER = ["residual", "q", "k", "v", "attn_out", "attn_proj", "mlp_out"]
+TAPS_OF_A_LAYER = ["residual", "q", "k", "v", "attn_out", "attn_proj", "delta_out", "delta_proj", "mlp_out"]
 
 
 class Failure(Exception):
@@ -44,26 +44,40 @@ class Recorder:
 
     def __init__(self, model):
         self.taps = {}
-        base, config = model.model, model.config
+        base, config = getattr(model.model, "language_model", model.model), model.config.get_text_config()
         self.head_dim = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads)
         base.embed_tokens.register_forward_hook(lambda _, args, out: self.put("embedding", out))
         base.norm.register_forward_hook(lambda _, args, out: self.put("final_norm", out))
+        self.attending = []
         for i, layer in enumerate(base.layers):
             self.hook_layer(f"layer.{i}", layer)
         self.wrap_rope(sys.modules[type(model).__module__])
 
     def hook_layer(self, name, layer):
-        attention = layer.self_attn
         layer.input_layernorm.register_forward_pre_hook(
             lambda _, args: self.put(f"{name}.residual", args[0]))
+        layer.mlp.register_forward_hook(
+            lambda _, args, out: self.put(f"{name}.mlp_out", out[0] if isinstance(out, tuple) else out))
+        if hasattr(layer, "linear_attn"):
+            self.hook_delta(name, layer.linear_attn)
+        else:
+            self.hook_attention(name, layer.self_attn)
+
+    def hook_delta(self, name, delta):
+        delta.norm.register_forward_pre_hook(
+            lambda _, args: self.taps.update({f"{name}.delta_out": args[0].detach().float().clone()}))
+        delta.out_proj.register_forward_hook(lambda _, args, out: self.put(f"{name}.delta_proj", out))
+
+    def hook_attention(self, name, attention):
+        self.attending.append(name)
         attention.v_proj.register_forward_hook(
             lambda _, args, out: self.put_heads(f"{name}.v", out))
-        attention.o_proj.register_forward_pre_hook(
-            lambda _, args: self.put_heads(f"{name}.attn_out", args[0]))
+        if attention.q_proj.out_features == attention.o_proj.in_features:  # else it has a gate there
+            attention.o_proj.register_forward_pre_hook(
+                lambda _, args: self.put_heads(f"{name}.attn_out", args[0]))
         attention.o_proj.register_forward_hook(
             lambda _, args, out: self.put(f"{name}.attn_proj", out))
-        layer.mlp.register_forward_hook(lambda _, args, out: self.put(f"{name}.mlp_out", out))
 
     def wrap_rope(self, module):
         """q and k after rope exist only inside attention's forward: wrap the function it calls."""
@@ -72,7 +86,7 @@ class Recorder:
 
         def recording_rope(q, k, *args, **kwargs):
             q, k = self.rope(q, k, *args, **kwargs)
-            name = f"layer.{self.num_rope_calls}"
+            name = self.attending[self.num_rope_calls % len(self.attending)]
             self.num_rope_calls += 1
             self.put(f"{name}.q", q.transpose(1, 2))
             self.put(f"{name}.k", k.transpose(1, 2))
@@ -92,13 +106,16 @@ class Recorder:
 
 def run_transformers(model_dir, token_ids, dtype):
     """All taps and logits of one forward pass, as float32."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype).eval()
+    config = transformers.AutoConfig.from_pretrained(model_dir)
+    nested = hasattr(config, "text_config")
+    family = transformers.AutoModelForImageTextToText if nested else transformers.AutoModelForCausalLM
+    model = family.from_pretrained(model_dir, dtype=dtype, experts_implementation="eager").eval()
     recorder = Recorder(model)
     with torch.no_grad():
         logits = model(torch.tensor([token_ids]), use_cache=False).logits
     recorder.unwrap_rope()
     recorder.put("logits", logits)
-    if recorder.num_rope_calls != model.config.num_hidden_layers:
+    if recorder.num_rope_calls != len(recorder.attending):
         raise Failure(f"{type(model).__name__} rotates elsewhere than in apply_rotary_pos_emb")
     return recorder.taps
 
@@ -118,7 +135,7 @@ def cache_size(config, num_tokens, extra):
 
 
 def run_sluice(program, model_dir, token_ids, extra):
-    config = transformers.AutoConfig.from_pretrained(model_dir)
+    config = transformers.AutoConfig.from_pretrained(model_dir).get_text_config()
     with tempfile.TemporaryDirectory() as directory:
         out = pathlib.Path(directory) / "trace.safetensors"
         done = subprocess.run([program, "trace", "--model", str(model_dir), "--out", str(out),
@@ -143,10 +160,11 @@ def worst_position(x, oracle):
     return str(int(error.argmax())) if float(error.max()) > 0 else "-"
 
 
-def tap_groups(num_layers):
+def tap_groups(oracle, num_layers):
     yield "embedding", ["embedding"]
     for i in range(num_layers):
-        yield f"layer {i}", [f"layer.{i}.{tap}" for tap in TAPS_OF_A_LAYER]
+        names = [f"layer.{i}.{tap}" for tap in TAPS_OF_A_LAYER]
+        yield f"layer {i}", [name for name in names if name in oracle]
     yield "end", ["final_norm", "logits"]
 
 
@@ -158,9 +176,12 @@ def compare(model_dir, token_ids, args):
     num_layers = 1 + max(int(name.split(".")[1]) for name in oracle if name.startswith("layer."))
     print(f"{model_dir}: {len(token_ids)} tokens; NMSE against transformers in float32\n")
     flagged = []
-    for title, names in tap_groups(num_layers):
+    for title, names in tap_groups(oracle, num_layers):
         print(f"{title:<10} {'Sluice':>9} {'hf bf16':>9} {'ratio':>6}  worst position")
         for name in names:
+            if name.endswith(".delta_out"):  # heads by transformers, rows of all heads here
+                sluice[name] = sluice[name].reshape(oracle[name].shape)
+                yardstick[name] = yardstick[name].reshape(oracle[name].shape)
             if sluice[name].shape != oracle[name].shape:
                 raise Failure(f"{name} has shape {list(sluice[name].shape)}, "
                               f"with transformers {list(oracle[name].shape)}")
@@ -183,7 +204,8 @@ def choose_tokens(model_dir, args):
     if args.prompt or args.file:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
         return tokenizer.encode(args.prompt or args.file.read_text())[:args.num_tokens]
-    vocab = json.loads((model_dir / "config.json").read_text())["vocab_size"]
+    config = json.loads((model_dir / "config.json").read_text())
+    vocab = config.get("text_config", config)["vocab_size"]
     generator = torch.Generator().manual_seed(args.seed)
     return torch.randint(2, vocab, (args.num_tokens,), generator=generator).tolist()
 

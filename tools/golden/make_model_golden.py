@@ -59,7 +59,20 @@ MODELS = {
     "qwen2moe-experts6": ("qwen2_moe", 4, 2, 12, False, None),
     "qwen3moe-experts8": ("qwen3_moe", 4, 2, 16, False, None),
     "qwen3moe-experts8-pair": ("qwen3_moe", 4, 1, 16, False, None),
+    # Hybrids. Odd numbers of heads; the first rotates 8 of 32 channels, the second 6 of 24 (padded to 32) and is
+    # nested in a model of text and pictures, the third has heads of the published width.
+    "qwen3next-hybrid-experts6": ("qwen3_next", 3, 1, 32, False, None),
+    "qwen35-hybrid-nested": ("qwen3_5", 6, 2, 24, False, None),
+    "qwen35-hybrid-wide": ("qwen3_5_text", 2, 1, 256, True, None),
+    "qwen35moe-hybrid-experts8": ("qwen3_5_moe", 5, 5, 16, False, None),
 }
+
+
+def delta(k_heads, v_heads, k_dim, v_dim):
+    return dict(linear_num_key_heads=k_heads, linear_num_value_heads=v_heads, linear_key_head_dim=k_dim,
+                linear_value_head_dim=v_dim, linear_conv_kernel_dim=4)
+
+
 OWN = {
     "llama-heads8-tied": dict(intermediate_size=172),
     "qwen3-heads22-untied": dict(hidden_size=50, intermediate_size=77, vocab_size=163),
@@ -75,6 +88,16 @@ OWN = {
     "qwen3moe-experts8-pair": dict(hidden_size=48, moe_intermediate_size=24, num_hidden_layers=4,
                                    num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
                                    mlp_only_layers=[1]),
+    "qwen3next-hybrid-experts6": dict(num_hidden_layers=5, full_attention_interval=3, num_experts=6,
+                                      num_experts_per_tok=2, moe_intermediate_size=20,
+                                      shared_expert_intermediate_size=28, norm_topk_prob=True,
+                                      mlp_only_layers=[1], **delta(3, 9, 12, 20)),
+    "qwen35-hybrid-nested": dict(num_hidden_layers=4, hidden_size=60, **delta(5, 5, 20, 12)),
+    "qwen35-hybrid-wide": dict(num_hidden_layers=3, layer_types=["full_attention"] + 2 * ["linear_attention"],
+                               **delta(1, 3, 32, 32)),
+    "qwen35moe-hybrid-experts8": dict(num_hidden_layers=4, num_experts=8, num_experts_per_tok=3,
+                                      moe_intermediate_size=20, shared_expert_intermediate_size=28,
+                                      layer_types=["linear_attention", "full_attention"] * 2, **delta(2, 6, 16, 8)),
 }
 CLASSES = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
@@ -83,12 +106,55 @@ CLASSES = {
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    "qwen3_next": (transformers.Qwen3NextConfig, transformers.Qwen3NextForCausalLM),
+    "qwen3_5_text": (transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM),
+    "qwen3_5": (transformers.Qwen3_5Config, transformers.Qwen3_5ForConditionalGeneration),
+    "qwen3_5_moe": (transformers.Qwen3_5MoeConfig, transformers.Qwen3_5MoeForConditionalGeneration),
 }
+NESTED = ("qwen3_5", "qwen3_5_moe")
+# Of a model that is never shown a picture.
+VISION = dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=16, patch_size=2, num_position_embeddings=16)
+
+
+def make_hybrid_config(name):
+    kind, heads, kv_heads, head_dim, tied, _ = MODELS[name]
+    settings = COMMON | OWN[name]
+    rope = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)
+    text = dict(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, rope_parameters=rope,
+                tie_word_embeddings=tied, **settings)
+    if kind not in NESTED:
+        return CLASSES[kind][0](**text)
+    pairs = head_dim // 8
+    rope["mrope_section"] = [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3]
+    return CLASSES[kind][0](text_config=text, tie_word_embeddings=tied,
+                            vision_config=VISION | dict(out_hidden_size=settings["hidden_size"]))
+
+
+def randomize_hybrid(model):
+    """Weights that hide nothing: no norm is neutral, some heads forget soon and others late."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn_like(parameter)
+            if name.endswith("linear_attn.norm.weight"):
+                parameter.copy_(1 + 0.3 * noise)
+            elif "norm" in name:  # stored as what is added to one
+                parameter.copy_(0.3 * noise)
+            elif name.endswith("A_log") or name.endswith("dt_bias"):
+                parameter.copy_(noise)
+            elif "conv1d" in name:
+                parameter.copy_(0.5 * noise)
 
 
 def make_model(name):
     kind, heads, kv_heads, head_dim, tied, rope = MODELS[name]
     config_class, model_class = CLASSES[kind]
+    if "hybrid" in name:
+        config = make_hybrid_config(name)
+        config.get_text_config()._experts_implementation = "eager"
+        torch.manual_seed(sum(map(ord, name)))
+        model = model_class(config)
+        randomize_hybrid(model)
+        return model.to(torch.bfloat16)
     rope_parameters = dict(rope or dict(rope_type="default"), rope_theta=10000.0)
     config = config_class(num_attention_heads=heads, num_key_value_heads=kv_heads,
                           tie_word_embeddings=tied, rope_parameters=rope_parameters,

@@ -30,6 +30,8 @@ NUM_RANDOM = 1000
 CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + TAIL
+QWEN35 = (CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+          + r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + TAIL
 
 
@@ -68,6 +70,7 @@ FAMILIES = {
     "gpt2": (None, byte_level(True), [AddedToken("<|endoftext|>", special=True, normalized=True)],
              None),
     "qwen": (normalizers.NFC(), split(QWEN2), CHATML + THINK, None),
+    "qwen35": (normalizers.NFC(), split(QWEN35), CHATML + THINK, None),
     "llama3": (None, split(LLAMA3), LLAMA, "<|begin_of_text|>"),
     "smollm2": (None, pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
                                                byte_level(True)]), CHATML, None),

@@ -9,6 +9,7 @@
 
 #include "cli/options/named_policies.h"
 #include "cli/options/option_rows.h"
+#include "core/option_check.h"
 
 namespace sluice::cli {
 namespace {

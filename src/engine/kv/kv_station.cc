@@ -23,14 +23,16 @@ int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 :
 }  // namespace
 
 KvStation::KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing)
-    : follower_(follower),
+    : has_states_(options.has_states),
+      follower_(follower),
       blocks_(with_discard(options.blocks)),
       backing_(make_backing ? make_backing(blocks_) : std::make_unique<KvBacking>()),
       pins_({.blocks = blocks_,
              .store = *backing_,
              .max_blocks = options.max_pinned_blocks,
              .block_bytes = options.block_bytes,
-             .on_host = options.on_host}) {}
+             .on_host = options.on_host,
+             .has_states = options.has_states}) {}
 
 BlockManagerOptions KvStation::with_discard(BlockManagerOptions options) {
   options.on_discard = [this](BlockId id) {
@@ -76,8 +78,10 @@ void KvStation::begin_alone(Sequence& sequence) {
   begun_.emplace(sequence.id, &sequence.kv);
 }
 
+// Memory needs to know of decoded rows only, states of all.
 void KvStation::commit_alone(Sequence& sequence, int64_t num_rows) {
   blocks_.commit(sequence.kv, sequence.tokens, num_rows);
+  if (has_states_) tell_committed(sequence);
 }
 
 bool KvStation::reserve(Sequence& sequence, int64_t num_new_tokens) {
@@ -94,12 +98,16 @@ int64_t KvStation::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
 
 void KvStation::commit(Sequence& sequence, PassKind kind, int64_t num_rows) {
   blocks_.commit(sequence.kv, sequence.tokens, num_rows);
+  tell_committed(sequence);
+  backing_->committed(sequence, kind);
+  sequence.set_prompt_done(sequence.kv.num_tokens());
+}
+
+void KvStation::tell_committed(const Sequence& sequence) {
   const int32_t num_sealed = sequence.kv.num_sealed_blocks();
   follower_.committed(
       sequence.id, sequence.kv.num_tokens(),
       num_sealed > 0 ? sequence.kv.blocks()[static_cast<size_t>(num_sealed - 1)].id : BlockId());
-  backing_->committed(sequence, kind);
-  sequence.set_prompt_done(sequence.kv.num_tokens());
 }
 
 void KvStation::drop_drafts(Sequence& sequence) {

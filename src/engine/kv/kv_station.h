@@ -27,6 +27,7 @@ class KvStation final : public KvTables {
     int64_t max_pinned_blocks = 0;  // that pins may hold
     int64_t block_bytes = 0;        // all layers
     bool on_host = false;           // where blocks are
+    bool has_states = false;        // sequences have recurrent states beside KV
   };
   // Makes the KV store over the station's blocks; empty: none.
   using MakeBacking = std::function<std::unique_ptr<KvBacking>(BlockManager& blocks)>;
@@ -81,8 +82,10 @@ class KvStation final : public KvTables {
   const Pins& pins() const { return pins_; }
 
  private:
+  void tell_committed(const Sequence& sequence);
   BlockManagerOptions with_discard(BlockManagerOptions options);
 
+  const bool has_states_;
   KvFollower& follower_;
   BlockManager blocks_;
   std::unordered_map<SequenceId, const SequenceKv*> begun_;

@@ -16,6 +16,12 @@ void Pins::check_room(const std::string& name, int64_t num_prompt_tokens) const 
         "begin with '.'",
         name.substr(0, kMaxPinName), kMaxPinName);
   }
+  if (parts_.has_states) {
+    fail(ErrorCode::kUnsupported,
+         "pin '{}' would hold KV, which does not restore the recurrent states of this model; send "
+         "the whole prompt with each request",
+         name);
+  }
   const int64_t num_blocks = num_prompt_tokens / parts_.blocks.block_tokens();
   const int64_t num_left = parts_.max_blocks - num_held_;
   if (parts_.store.writes() || num_blocks <= num_left) return;

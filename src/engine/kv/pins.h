@@ -32,12 +32,14 @@ class Pins {
     int64_t max_blocks = 0;   // that pins may hold
     int64_t block_bytes = 0;  // all layers
     bool on_host = false;     // where blocks are
+    bool has_states = false;  // of a model whose KV alone continues no text
   };
   // REQUIRES: both references outlive this object.
   explicit Pins(const Parts& parts) : parts_(parts) {}
 
-  // Errors: kInvalidArgument for a name that is_pin_name refuses; kDoesNotFit for a prompt of which
-  // memory has no room beside the other pins, without a store. Any thread.
+  // Errors: kUnsupported for a model with states; kInvalidArgument for a name that is_pin_name
+  // refuses; kDoesNotFit for a prompt of which memory has no room beside the other pins, without a
+  // store. Any thread.
   void check_room(const std::string& name, int64_t num_prompt_tokens) const;
 
   // Holds the blocks of a prompt's first `num_tokens` tokens that others can find, in place of an

@@ -10,11 +10,13 @@
 #include "attention/policy_names.h"
 #include "core/error.h"
 #include "engine/plan/hot_page_choice.h"
+#include "engine/plan/hybrid_options.h"
 #include "engine/plan/kv_layout_choice.h"
 #include "engine/plan/memory_budget.h"
 #include "engine/plan/memory_entries.h"
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/plan_search.h"
+#include "engine/plan/policy_checks.h"
 #include "engine/plan/stall_plan.h"
 #include "engine/plan/transfer_choice.h"
 #include "engine/plan/validate_options.h"
@@ -27,6 +29,9 @@ namespace {
 
 // Of the memory that is available now, at most this share is pinned unless kv_host_bytes is given.
 constexpr double kPinnedShare = 0.8;
+
+// Of a machine's memory, one part of so many is for states unless max_num_seqs is given.
+constexpr size_t kStateShare = 8;
 
 // The host tier unless kv_host_bytes is given: other programs cannot use pinned memory.
 constexpr size_t kDefaultHostKvBytes = size_t{4} << 30;
@@ -100,7 +105,8 @@ PassSizes choose_passes(const PlanInput& input, const EnginePlan& plan, int64_t 
                             .max_model_len = max_model_len,
                             .scope_tokens = input.policies.prefill().prefill_scope_tokens(),
                             .draft_rows = limits_of_drafts(input).max_rows(),
-                            .has_zones = has_zones(input.config, plan.max_model_len)});
+                            .has_zones = has_zones(input.config, plan.max_model_len),
+                            .has_states = input.config.states().present()});
 }
 
 // What the policies must provide for.
@@ -350,33 +356,6 @@ void warn_of_unused_offload(const EngineOptions& options, EnginePlan& plan) {
                   names));
 }
 
-// What a policy reads beside the options; a warning if no option names it.
-void add_policy_note(const EngineOptions& options, const PolicyPair& policies, EnginePlan& plan) {
-  const std::string note = policies.prefill().note();
-  if (note.empty()) return;
-  (options.sparse.profile ? plan.memory.notes : plan.memory.warnings).push_back(note);
-}
-
-// The verifying pass attends to everything, so the decode policy is the one that drafts, or "full".
-void check_method(const EngineOptions& options, const PolicyPair& policies,
-                  const KvBlockShape& block) {
-  const SpeculativeMethod method = resolve_speculative(options.speculative).method;
-  if (method == SpeculativeMethod::kNone) return;
-  const bool selects = policies.decode().rule(block).selects();
-  if (selects == drafts_sparsely(method)) return;
-  if (selects) {
-    fail(ErrorCode::kUnsupported,
-         "speculative_method '{}' verifies with full attention, but sparse_policy is '{}'; use "
-         "'sparse' or 'ngram+sparse', which give the text of 'full', or the policy 'full' for "
-         "decode",
-         speculative_method_name(method), policies.name());
-  }
-  fail(ErrorCode::kUnsupported,
-       "speculative_method '{}' drafts with the policy for decode, but sparse_policy is '{}', "
-       "which attends to everything there; name one that selects, as in 'full+quest'",
-       speculative_method_name(method), policies.name());
-}
-
 }  // namespace
 
 ResidencySizes residency_sizes(const EnginePlan& plan) {
@@ -397,10 +376,15 @@ int32_t num_compute_threads(const EngineOptions& options, const Device& device) 
   return options.num_threads.value_or(device.info().num_cores);
 }
 
-EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config, Device& device,
+EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& config, Device& device,
                             const PolicyPair& policies, const HostMemory& host) {
-  validate_options(options);
+  validate_options(given);
   require_kernels(config, device);
+  // As much as KV takes by default is enough for states, and more than a part of a small machine.
+  std::vector<std::string> state_notes;
+  const size_t state_bytes =
+      std::min(plan_traits(device.kind()).default_kv_bytes, host.total_bytes / kStateShare);
+  const EngineOptions options = settle_hybrid_options(given, config, state_bytes, state_notes);
   const size_t weight_bytes = Weights::device_bytes(config, device);
   const MakePlan make = [&](const EngineOptions& changed) {
     return plan_mode({.options = changed,
@@ -413,6 +397,8 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
   };
   EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
   check_method(options, policies, plan.kv_layout.block);
+  plan.caches_prefixes = options.enable_prefix_caching;
+  plan.memory.notes.insert(plan.memory.notes.end(), state_notes.begin(), state_notes.end());
   warn_of_unused_offload(options, plan);
   if (offloads(plan)) {
     warn_of_tiny_slots(plan_traits(device.kind()), plan);

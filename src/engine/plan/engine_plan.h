@@ -26,6 +26,7 @@ struct EnginePlan {
   KvOffload kv_offload = KvOffload::kOff;  // what was chosen, never kAuto
   int32_t num_blocks = 0;     // of the device pool, or of the host tier when KV is offloaded
   int64_t max_model_len = 0;  // longest request
+  bool caches_prefixes = true;
   PassSizes passes;
   OffloadedLimits offloaded;         // when KV is offloaded
   double link_bytes_per_second = 0;  // to the device, measured by sluice doctor; 0: it was not

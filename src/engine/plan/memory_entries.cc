@@ -8,6 +8,7 @@
 #include "engine/sampling/token_masks.h"
 #include "model/decoder.h"
 #include "ops/ops.h"
+#include "state/state_pool.h"
 
 namespace sluice {
 namespace {
@@ -38,6 +39,8 @@ void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) 
   list.add_mirrored(
       "pass arrays",
       Runner::memory_bytes(passes.limits, residency_array_bytes(residency_sizes(plan))));
+  list.add("states of sequences", "device",
+           StatePool::device_bytes(input.config.states(), passes.limits.max_seqs));
   const int64_t num_rows = passes.limits.max_logit_rows();
   const int64_t vocab = input.config.vocab_size;
   const size_t mask_bytes = TokenMasks::memory_bytes(num_rows, vocab);

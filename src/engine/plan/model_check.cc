@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/printable.h"
 #include "model/output_head.h"
+#include "model/weight_tensors.h"
 #include "model/weights.h"
 #include "sluice/inspect.h"
 #include "tokenizer/byte_tokenizer.h"
@@ -48,6 +49,7 @@ void check_weights(const EngineOptions& options, const ModelDirectory& directory
     const Checkpoint checkpoint(directory);
     Weights::check(config, *make_device("cpu"), checkpoint);
     check.weights = describe_weights(checkpoint, directory);
+    if (const auto note = note_unread_parts(checkpoint, config)) check.weights += "; " + *note;
     check.warnings = checkpoint.warnings();
   } catch (const Error& error) {
     check.weights = "cannot be loaded";

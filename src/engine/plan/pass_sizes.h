@@ -34,6 +34,7 @@ struct PassNeeds {
   int64_t scope_tokens = 1;  // of the prefill policy, attention/policy.h
   int64_t draft_rows = 0;    // rows of a verify pass beside one of each sequence
   bool has_zones = false;    // queries may differ by zones of keys
+  bool has_states = false;   // sequences have recurrent states
 };
 
 // Errors: kInvalidArgument for a chunk that is longer than a pass, and for a chunk or pass that is

@@ -17,6 +17,12 @@ void leave_out_without_kernels(ModelConfig& config, const Device& device) {
 }
 
 void require_kernels(const ModelConfig& config, const Device& device) {
+  if (device.kind() == DeviceKind::kCuda && is_hybrid(config.architecture)) {
+    fail(ErrorCode::kUnsupported,
+         "{} has layers of the gated delta rule, for which there are no kernels on a GPU yet; take "
+         "--device cpu",
+         architecture_name(config.architecture));
+  }
   if (device.kind() != DeviceKind::kCuda || !config.quantization.present()) return;
   if (config.quantization.has_integers()) {
     fail(ErrorCode::kUnsupported,

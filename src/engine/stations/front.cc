@@ -12,6 +12,7 @@
 #include "engine/plan/model_check.h"
 #include "engine/plan/weight_kernels.h"
 #include "engine/sampling/sampler.h"
+#include "model/weight_tensors.h"
 
 namespace sluice {
 namespace {
@@ -45,6 +46,9 @@ void Front::load_files(const EngineOptions& options) {
   checkpoint_.emplace(directory_);
   file_warnings_.insert(file_warnings_.end(), checkpoint_->warnings().begin(),
                         checkpoint_->warnings().end());
+  if (const auto note = note_unread_parts(*checkpoint_, config_)) {
+    plan_.memory.notes.push_back(*note);
+  }
 }
 
 std::unique_ptr<Sequence> Front::make_sequence(std::vector<int32_t> prompt,

@@ -23,6 +23,7 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   weights_ = std::make_unique<Weights>(config, *device_);
   policies_ = std::move(policies);
   allocate_kv(on_progress);
+  allocate_states();
   policies_->initialize(*device_, plan.kv_layout, plan.num_blocks, plan.policies);
   decoder_ = std::make_unique<Decoder>(config, *weights_, plan.passes.decoder, *device_, *compute_);
   runner_ =
@@ -30,6 +31,7 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
                                              .compute = *compute_,
                                              .decoder = *decoder_,
                                              .residency = *residency_,
+                                             .states = states_.get(),
                                              .block_tokens = plan.kv_layout.block.block_tokens,
                                              .vocab_size = config.vocab_size,
                                              .eos_token_ids = config.eos_ids,
@@ -47,6 +49,19 @@ void Rank::allocate_kv(const OnProgress& on_progress) {
   };
   residency_ =
       make_residency(*policies_, *device_, *compute_, residency_sizes(front_.plan()), on_pinned);
+}
+
+void Rank::allocate_states() {
+  const StateLayout layout = front_.config().states();
+  if (!layout.present()) return;
+  const int64_t num_seats = front_.plan().passes.limits.max_seqs;
+  states_ = std::make_unique<StatePool>(layout, num_seats, *device_, *compute_);
+  state_follower_ = std::make_unique<StateFollower>(*states_, *residency_);
+}
+
+KvFollower& Rank::follower() const {
+  if (state_follower_) return *state_follower_;
+  return *residency_;
 }
 
 std::optional<WeightsHash> Rank::load_weights(int64_t seed, bool wants_hash,

@@ -15,6 +15,7 @@
 #include "attention/policy_pair.h"
 #include "attention/residency.h"
 #include "device/device.h"
+#include "engine/kv/state_follower.h"
 #include "engine/plan/engine_plan.h"
 #include "engine/runner.h"
 #include "engine/stations/front.h"
@@ -64,9 +65,12 @@ class Rank {
   Stream& compute() const { return *compute_; }
   const PolicyPair& policies() const { return *policies_; }
   Residency& residency() const { return *residency_; }
+  // Who is told what happens to KV.
+  KvFollower& follower() const;
 
  private:
   void allocate_kv(const OnProgress& on_progress);
+  void allocate_states();
 
   const Front& front_;
   StepRecorder* recorder_ = nullptr;
@@ -77,6 +81,8 @@ class Rank {
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<PolicyPair> policies_;
   std::unique_ptr<Residency> residency_;
+  std::unique_ptr<StatePool> states_;  // of a model with states, else null; and so is the next
+  std::unique_ptr<StateFollower> state_follower_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Runner> runner_;
 };

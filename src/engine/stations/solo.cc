@@ -148,8 +148,8 @@ void Solo::tap_kv(const Sequence& sequence, TraceRecorder& recorder) {
   const auto bytes_of = [&](LayerId layer, const SequenceBlock& block) {
     return residency.block_bytes(sequence.id, block, layer);
   };
-  recorder.tap_kv(stations_.rank.compute(), stations_.front.plan().kv_layout, sequence.kv,
-                  bytes_of);
+  recorder.tap_kv(stations_.rank.compute(), stations_.front.config().layers,
+                  stations_.front.plan().kv_layout.block, sequence.kv, bytes_of);
 }
 
 }  // namespace sluice

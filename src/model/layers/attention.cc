@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "attention/executor.h"
+#include "ops/delta/delta.h"
 #include "ops/rows/rope.h"
 
 namespace sluice {
@@ -14,6 +15,12 @@ TensorView cut_qkv(Arena& arena, const Attention& attention, int64_t num_rows) {
   return arena.tensor(DType::kBF16, {num_rows, num_heads * attention.padded_head_dim()});
 }
 
+// bf16 [num_rows, num_q_heads * padded]. Of `finish`, in the place of qkv, which `begin` needs.
+TensorView cut_gate(Arena& arena, const Attention& attention, int64_t num_rows) {
+  const int64_t width = int64_t{attention.num_q_heads} * attention.padded_head_dim();
+  return arena.tensor(DType::kBF16, {num_rows, width});
+}
+
 }  // namespace
 
 void Attention::describe(std::map<std::string, std::string>& fields) const {
@@ -23,6 +30,30 @@ void Attention::describe(std::map<std::string, std::string>& fields) const {
   fields["qkv_bias"] = std::to_string(qkv_bias);
   fields["o_bias"] = std::to_string(o_bias);
   fields["qk_norm"] = std::to_string(qk_norm);
+  if (output_gate) fields["output_gate"] = "1";
+  if (norm_offset != 0.0f) fields["qk_norm_offset"] = std::to_string(norm_offset);
+  if (rotary_dim != 0) fields["rotary_dim"] = std::to_string(rotary_dim);
+}
+
+// With an output gate q_proj has, for each head, the rows of q and then those of its gate, which
+// multiplies the output and so has its channels.
+void Attention::lay_out_q(WeightLayout& layout, const std::string& name, int64_t hidden,
+                          Weights& w) const {
+  if (!output_gate) {
+    layout.add_head_rows(name + "q_proj.weight", w.qkv, 0, num_q_heads, rotated_padding());
+    return;
+  }
+  w.gate = layout.matrix(int64_t{num_q_heads} * padded_head_dim(), hidden, {name + "q_proj"});
+  WeightLayout::RowRange range{.name = name + "q_proj.weight",
+                               .num_tensor_rows = 2 * q_width(),
+                               .from = 0,
+                               .num_rows = head_dim};
+  for (int32_t head = 0; head < num_q_heads; ++head) {
+    layout.add_head_range(range, w.qkv, head, rotated_padding());
+    range.from += head_dim;
+    layout.add_head_range(range, w.gate, head, padding());
+    range.from += head_dim;
+  }
 }
 
 // q, k and v share one matrix, so one product computes all three.
@@ -36,8 +67,8 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
   w.qkv = layout.matrix(q_rows + 2 * kv_rows, hidden,
                         {name + "q_proj", name + "k_proj", name + "v_proj"},
                         heads.present() ? 1 : kv_rows);
-  layout.add_head_rows(name + "q_proj.weight", w.qkv, 0, num_q_heads, heads);
-  layout.add_head_rows(name + "k_proj.weight", w.qkv, num_q_heads, num_kv_heads, heads);
+  lay_out_q(layout, name, hidden, w);
+  layout.add_head_rows(name + "k_proj.weight", w.qkv, num_q_heads, num_kv_heads, rotated_padding());
   layout.add_head_rows(name + "v_proj.weight", w.qkv, num_q_heads + num_kv_heads, num_kv_heads,
                        heads);
   if (qkv_bias) {
@@ -48,9 +79,9 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
   }
   if (qk_norm) {
     w.q_norm = layout.vector(heads.padded_head_dim);
-    layout.add_head_vector(name + "q_norm.weight", w.q_norm, heads, 1);
+    layout.add_head_vector(name + "q_norm.weight", w.q_norm, rotated_padding(), 1 - norm_offset);
     w.k_norm = layout.vector(heads.padded_head_dim);
-    layout.add_head_vector(name + "k_norm.weight", w.k_norm, heads, 1);
+    layout.add_head_vector(name + "k_norm.weight", w.k_norm, rotated_padding(), 1 - norm_offset);
   }
   w.o = layout.matrix(hidden, q_rows, {name + "o_proj"});
   layout.add_head_columns(name + "o_proj.weight", w.o, heads);
@@ -63,7 +94,7 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
 
 size_t Attention::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
   Arena plan;
-  cut_qkv(plan, *this, num_rows);
+  cut_qkv(plan, *this, num_rows);  // never narrower than the gate
   return plan.used_bytes();
 }
 
@@ -76,6 +107,7 @@ void Attention::begin(const LayerCall& call, const RowTile& tile, const Weights&
                                   .q_norm = weights.q_norm,
                                   .k_norm = weights.k_norm,
                                   .norm_eps = call.norm_eps,
+                                  .norm_offset = norm_offset,
                                   .norm_channels = head_dim,
                                   .cos_sin = call.cos_sin.rows(tile.begin, tile.count),
                                   .q_out = q,
@@ -94,6 +126,7 @@ void Attention::rotate_zones(const LayerCall& call, const RowTile& tile, const W
                                     .q_norm = weights.q_norm,
                                     .k_norm = weights.k_norm,
                                     .norm_eps = call.norm_eps,
+                                    .norm_offset = norm_offset,
                                     .norm_channels = head_dim,
                                     .cos_sin = cos_sin.rows(tile.begin, tile.count),
                                     .q_out = q.rows(tile.begin, tile.count),
@@ -119,10 +152,14 @@ void Attention::attend(const LayerCall& call) const {
 
 void Attention::finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
   const int64_t width = int64_t{num_q_heads} * padded_head_dim();
-  matmul(call.stream, {.x = call.q.rows(tile.begin, tile.count).reshape({tile.count, width}),
-                       .weight = weights.o,
-                       .bias = weights.o_bias,
-                       .out = tile.out});
+  const TensorView heads = call.q.rows(tile.begin, tile.count).reshape({tile.count, width});
+  if (output_gate) {
+    Arena arena = tile.scratch;
+    const TensorView gate = cut_gate(arena, *this, tile.count);
+    matmul(call.stream, {.x = tile.x, .weight = weights.gate, .bias = {}, .out = gate});
+    sigmoid_gate(call.stream, {.x = heads, .gate = gate});
+  }
+  matmul(call.stream, {.x = heads, .weight = weights.o, .bias = weights.o_bias, .out = tile.out});
   call.tap("attn_proj", tile.begin, tile.out);
 }
 

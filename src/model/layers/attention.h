@@ -23,6 +23,9 @@ struct Attention {
   bool qkv_bias = false;  // q, k and v projections have a bias
   bool o_bias = false;    // the output projection has one
   bool qk_norm = false;   // RMSNorm of each q and k head before rope
+  float norm_offset = 0.0f;  // added to the weights of these norms
+  int32_t rotary_dim = 0;    // channels of a head that rotate, the first ones; 0: all
+  bool output_gate = false;  // the output is multiplied by the sigmoid of a projection
 
   // Views are empty where the family has no such tensor. `padded` is padded_head_dim().
   struct Weights {
@@ -32,6 +35,7 @@ struct Attention {
     TensorView k_norm;    // bf16 [padded], Qwen3
     PackedWeight o;       // [hidden, num_q_heads * padded]
     TensorView o_bias;    // bf16 [hidden], Llama with attention_bias
+    PackedWeight gate;    // [num_q_heads * padded, hidden], with output_gate
   };
 
   bool operator==(const Attention&) const = default;
@@ -46,15 +50,25 @@ struct Attention {
   int64_t q_width() const { return int64_t{num_q_heads} * head_dim; }
   int64_t kv_width() const { return 2 * int64_t{num_kv_heads} * head_dim; }  // of k and v
 
+  // Of q and k, whose channels rotate; `padding` is that of all other heads.
+  HeadPadding rotated_padding() const {
+    return {.head_dim = head_dim, .padded_head_dim = padded_head_dim(), .rotary_dim = rotary_dim};
+  }
+  // Whether `finish` reads RowTile::x again.
+  bool reads_input_twice() const { return output_gate; }
+
   int64_t num_parameters(int64_t hidden) const {
     int64_t count = hidden * (q_width() + kv_width()) + q_width() * hidden;  // q, k, v and o
+    if (output_gate) count += hidden * q_width();
     if (qkv_bias) count += q_width() + kv_width();
     if (o_bias) count += hidden;
     if (qk_norm) count += 2 * int64_t{head_dim};
     return count;
   }
   int64_t num_active_parameters(int64_t hidden) const { return num_parameters(hidden); }
-  int64_t products_per_row(int64_t hidden) const { return hidden * (2 * q_width() + kv_width()); }
+  int64_t products_per_row(int64_t hidden) const {
+    return hidden * ((output_gate ? 3 : 2) * q_width() + kv_width());
+  }
   // Multiply-adds for a row and a token that it attends to: q k^T and p v.
   int64_t products_per_pair() const { return 2 * q_width(); }
   void describe(std::map<std::string, std::string>& fields) const;
@@ -71,6 +85,7 @@ struct Attention {
   void finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
 
  private:
+  void lay_out_q(WeightLayout& layout, const std::string& name, int64_t hidden, Weights& w) const;
   void rotate_zones(const LayerCall& call, const RowTile& tile, const Weights& weights,
                     const TensorView& qkv) const;
 };

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "model/tap.h"
 #include "ops/attention/attention.h"
+#include "ops/delta/delta.h"
 #include "ops/kv_blocks.h"
 
 namespace sluice {
@@ -46,6 +47,10 @@ struct LayerCall {
   TensorView q;               // bf16 [num_rows, num_q_heads, padded head_dim], all rows of the pass
   TensorView cos_sin;         // f32 [num_rows, 2, padded head_dim / 2]
   ZoneCall zones;             // absent: one zone
+
+  // Of layers with a state.
+  DeltaRows state_rows;  // of the pass: first_row is 0
+  DeltaStates states;    // of this layer
 
   // Captures rows as "layer.I.WHAT" if the sink wants them.
   void tap(const char* what, int64_t row_begin, const TensorView& rows) const;

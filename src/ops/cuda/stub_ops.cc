@@ -23,6 +23,7 @@ class AbsentOps final : public Ops {
   void name(Stream&, const Args&) const override { refuse(); }
   SLUICE_CORE_OPS(SLUICE_ABSENT_OP)
   SLUICE_EXPERT_OPS(SLUICE_ABSENT_OP)
+  SLUICE_DELTA_OPS(SLUICE_ABSENT_OP)
   SLUICE_PAGE_OPS(SLUICE_ABSENT_OP)
   SLUICE_TILE_OPS(SLUICE_ABSENT_OP)
 #undef SLUICE_ABSENT_OP

@@ -1,4 +1,4 @@
-// out = weight * r / sqrt(mean(r^2) + eps), where r is x, or bf16(residual + x).
+// out = (weight_offset + weight) * r / sqrt(mean(r^2) + eps), where r is x, or bf16(residual + x).
 #include "ops/reference/norm.h"
 
 #include <cmath>
@@ -27,7 +27,8 @@ std::vector<double> rms_norm(const RmsNormArgs& args) {
     const double root = std::sqrt(squares / static_cast<double>(hidden) + args.eps);
     for (int64_t i = 0; i < hidden; ++i) {
       out[static_cast<size_t>(row * hidden + i)] =
-          static_cast<double>(static_cast<float>(weight[i])) * r[static_cast<size_t>(i)] / root;
+          (args.weight_offset + static_cast<double>(static_cast<float>(weight[i]))) *
+          r[static_cast<size_t>(i)] / root;
     }
   }
   return out;

@@ -20,7 +20,9 @@ void append_rotated(const BFloat16* x, const RopeAndWriteKvArgs& args, const Ten
     for (double value : values) squares += value * value;
     const double root = std::sqrt(squares / channels + args.norm_eps);
     for (int i = 0; i < head_dim; ++i) {
-      values[static_cast<size_t>(i)] *= static_cast<float>(norm.data<BFloat16>()[i]) / root;
+      values[static_cast<size_t>(i)] *=
+          (args.norm_offset + static_cast<double>(static_cast<float>(norm.data<BFloat16>()[i]))) /
+          root;
     }
   }
   const int half = head_dim / 2;
@@ -47,7 +49,8 @@ std::vector<double> rope_angles(const RopeAnglesArgs& args) {
       for (int64_t i = 0; i < half; ++i) {
         // An f32 product, converted afterwards: both factors are float.
         const double angle = position * args.inv_freq.data<float>()[i];
-        out.push_back(args.attention_factor * (part == 0 ? std::cos(angle) : std::sin(angle)));
+        const double factor = args.inv_freq.data<float>()[i] == 0.0f ? 1.0 : args.attention_factor;
+        out.push_back(factor * (part == 0 ? std::cos(angle) : std::sin(angle)));
       }
     }
   }

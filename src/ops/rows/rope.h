@@ -38,7 +38,8 @@ struct RopeAnglesArgs {
 };
 
 // cos_sin[i] = attention_factor * {cos, sin}(float(positions[i]) * inv_freq), of the position that
-// `chunks` makes of it. Shared by all layers of the pass.
+// `chunks` makes of it. A pair of channels with frequency 0 does not turn: {1, 0}, without the
+// factor. Shared by all layers of the pass.
 // Shapes: positions [m], inv_freq [head_dim / 2], cos_sin [m, 2, head_dim / 2].
 // Types: the angle is a product in f32, as in transformers; its sine and cosine are those of that
 // f32 number, however large the position is.
@@ -54,6 +55,7 @@ struct RopeAndWriteKvArgs {
   TensorView q_norm;  // bf16 [head_dim] or absent: RMSNorm of each query head before rope
   TensorView k_norm;  // bf16 [head_dim], present exactly when q_norm is
   float norm_eps = 1e-6f;
+  float norm_offset = 0.0f;   // added to both norms' weights, as in rms_norm
   int32_t norm_channels = 0;  // of the norm's mean; 0: head_dim. Fewer where heads end in zeros
   TensorView cos_sin;         // f32 [m, 2, head_dim / 2]
   TensorView q_out;           // bf16 [m, num_q_heads, head_dim]
@@ -72,7 +74,7 @@ struct RopeAndWriteKvArgs {
 // Aliasing: none of the outputs overlaps an input.
 // Order: enqueue only. Two rows of a call never have the same kv_rows entry, -1 excepted.
 // Errors: an entry of kv_rows outside the view's blocks is a failed check on the CPU and an
-// asynchronous error on CUDA.
+// asynchronous error on CUDA, which refuses a norm_offset with kUnsupported.
 // Source: Su et al. 2021, arXiv 2104.09864, equation 34.
 void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args);
 

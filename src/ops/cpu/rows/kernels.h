@@ -21,6 +21,7 @@ struct RopeHead {
   int64_t head_dim = 0;
   int64_t norm_channels = 0;  // of the norm's mean; the others are zeros
   float eps = 0.0f;
+  float norm_offset = 0.0f;  // added to norm_weight
 };
 
 // One set of inner loops; each function works on one row, or one head of it.
@@ -29,6 +30,9 @@ struct RowKernels {
   void (*add)(const uint16_t* x, uint16_t* residual, int64_t n);
   // out[n] = weight * row / rms(row); `row` may be `out`.
   void (*norm)(const uint16_t* row, const uint16_t* weight, uint16_t* out, int64_t n, float eps);
+  // The same with `offset` added to the weight.
+  void (*offset_norm)(const uint16_t* row, const uint16_t* weight, uint16_t* out, int64_t n,
+                      float eps, float offset);
   // out[n] = gate * sigmoid(gate) * up. No aliasing.
   void (*swiglu)(const uint16_t* gate, const uint16_t* up, uint16_t* out, int64_t n);
   // out = rope(norm(x)); without a norm weight rope(x).

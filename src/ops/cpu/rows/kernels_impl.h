@@ -52,6 +52,14 @@ void norm_row(const uint16_t* row, const uint16_t* weight, uint16_t* out, int64_
   }
 }
 
+void offset_norm_row(const uint16_t* row, const uint16_t* weight, uint16_t* out, int64_t n,
+                     float eps, float offset) {
+  const float scale = norm_scale(row, n, n, eps);
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = round_to_bf16((offset + bf16_to_float(weight[i])) * (bf16_to_float(row[i]) * scale));
+  }
+}
+
 // silu(x) * up with silu(x) = x / (1 + e^-x).
 void swiglu_row(const uint16_t* __restrict gate, const uint16_t* __restrict up,
                 uint16_t* __restrict out, int64_t n) {
@@ -68,8 +76,10 @@ void rope_head(const RopeHead& head) {
   for (int64_t i = 0; i < head.head_dim; ++i) values[i] = bf16_to_float(head.x[i]);
   if (head.norm_weight != nullptr) {
     const float scale = norm_scale(head.x, head.head_dim, head.norm_channels, head.eps);
+    // -0 + w is w, also where that is -0: without an offset the weight keeps its bits.
+    const float offset = head.norm_offset == 0.0f ? -0.0f : head.norm_offset;
     for (int64_t i = 0; i < head.head_dim; ++i) {
-      values[i] = bf16_to_float(head.norm_weight[i]) * (values[i] * scale);
+      values[i] = (offset + bf16_to_float(head.norm_weight[i])) * (values[i] * scale);
     }
   }
   const float* __restrict cosines = head.cos_sin;
@@ -96,6 +106,7 @@ float sum_exp_row(const float* logits, int64_t n, float largest) {
 
 constexpr RowKernels kKernels = {.add = &add_row,
                                  .norm = &norm_row,
+                                 .offset_norm = &offset_norm_row,
                                  .swiglu = &swiglu_row,
                                  .rope = &rope_head,
                                  .sum_exp = &sum_exp_row};

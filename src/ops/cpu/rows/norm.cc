@@ -17,6 +17,7 @@ struct RmsNormCall {
   int64_t num_rows;
   int64_t hidden;
   float eps;
+  float weight_offset;
   const RowKernels* kernels;
 };
 
@@ -29,7 +30,13 @@ void norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
       call.kernels->add(source, call.residual + offset, call.hidden);
       source = call.residual + offset;
     }
-    call.kernels->norm(source, call.weight, call.out + offset, call.hidden, call.eps);
+    uint16_t* out = call.out + offset;
+    if (call.weight_offset == 0.0f) {
+      call.kernels->norm(source, call.weight, out, call.hidden, call.eps);
+    } else {
+      call.kernels->offset_norm(source, call.weight, out, call.hidden, call.eps,
+                                call.weight_offset);
+    }
   }
 }
 
@@ -44,6 +51,7 @@ void CpuOps::rms_norm(Stream& stream, const RmsNormArgs& args) const {
       .num_rows = args.x.dim(0),
       .hidden = args.x.dim(1),
       .eps = args.eps,
+      .weight_offset = args.weight_offset,
       .kernels = &row_kernels(isa_),
   };
   as_cpu(stream).submit("rms_norm", [call](ThreadTeam& team) {

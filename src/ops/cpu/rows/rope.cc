@@ -59,8 +59,9 @@ void angle_rows(const AnglesCall& call, int64_t begin, int64_t end) {
     const float scale = call.attention_factor * length_factor(call.chunks, call.positions[row]);
     for (int64_t i = 0; i < call.half; ++i) {
       const float angle = position * call.inv_freq[i];
-      cosines[i] = scale * std::cos(angle);
-      sines[i] = scale * std::sin(angle);
+      const float own_scale = call.inv_freq[i] == 0.0f ? 1.0f : scale;
+      cosines[i] = own_scale * std::cos(angle);
+      sines[i] = own_scale * std::sin(angle);
     }
   }
 }
@@ -76,6 +77,7 @@ struct RopeCall {
   int64_t num_rows;
   int32_t num_q_heads;
   float norm_eps;
+  float norm_offset;
   int32_t norm_channels;
   const RowKernels* kernels;
 
@@ -86,7 +88,8 @@ struct RopeCall {
             .out = out,
             .head_dim = kv.shape.head_dim,
             .norm_channels = norm_channels,
-            .eps = norm_eps};
+            .eps = norm_eps,
+            .norm_offset = norm_offset};
   }
 };
 
@@ -175,6 +178,7 @@ void CpuOps::rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) c
       .num_rows = args.qkv.dim(0),
       .num_q_heads = static_cast<int32_t>(args.q_out.dim(1)),
       .norm_eps = args.norm_eps,
+      .norm_offset = args.norm_offset,
       .norm_channels = args.norm_channels,
       .kernels = &row_kernels(isa_),
   };

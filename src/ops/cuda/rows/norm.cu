@@ -3,6 +3,7 @@
 // Bound: bytes, 4 per element, 8 with a residual (two reads, two writes); latency with few rows.
 // Tile: one row per 32 to 512 threads, up to 4 vectors of 16 bytes a thread. Share: 90 to 96 % of a
 // device-to-device copy with many rows (docs/kernels/cuda_ops.md). Thread rule: enqueue only.
+#include "core/error.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
@@ -189,6 +190,9 @@ void launch(CudaStream& stream, const NormCall& call) {
 }  // namespace
 
 void CudaOps::rms_norm(Stream& on, const RmsNormArgs& args) const {
+  if (args.weight_offset != 0.0f) {
+    fail(ErrorCode::kUnsupported, "rms_norm on CUDA has no weight_offset; use the device 'cpu'");
+  }
   CudaStream& stream = as_cuda(on);
   const NormCall call{
       .x = reinterpret_cast<const uint16_t*>(args.x.bytes()),

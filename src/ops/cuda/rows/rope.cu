@@ -42,8 +42,9 @@ __global__ void __launch_bounds__(kAngleThreads) write_angles(AnglesCall call) {
   double sine, cosine;
   sincos(static_cast<double>(angle), &sine, &cosine);
   float* cosines = call.cos_sin + row * 2 * call.half;
-  cosines[channel] = call.attention_factor * static_cast<float>(cosine);
-  cosines[call.half + channel] = call.attention_factor * static_cast<float>(sine);
+  const float factor = call.inv_freq[channel] == 0.0f ? 1.0f : call.attention_factor;
+  cosines[channel] = factor * static_cast<float>(cosine);
+  cosines[call.half + channel] = factor * static_cast<float>(sine);
 }
 
 // RopeAndWriteKvArgs as plain pointers and sizes.
@@ -289,6 +290,10 @@ void CudaOps::rope_angles(Stream& on, const RopeAnglesArgs& args) const {
 
 void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) const {
   expect_kv_element("rope_and_write_kv", args.kv.shape, {KvElement::kBFloat16, KvElement::kE4m3});
+  if (args.norm_offset != 0.0f) {
+    fail(ErrorCode::kUnsupported,
+         "rope_and_write_kv on CUDA has no norm_offset; use the device 'cpu'");
+  }
   CudaStream& stream = as_cuda(on);
   RopeCall call{
       .qkv = reinterpret_cast<const uint16_t*>(args.qkv.bytes()),

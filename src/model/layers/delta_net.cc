@@ -1,0 +1,142 @@
+// The order of ops: projections, convolution, delta rule, gated norm, projection.
+#include "model/layers/delta_net.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+// Rows of one part of a tile, which bounds the scratch: 96 KiB a row for 48 heads of 128.
+constexpr int64_t kMaxDeltaRows = 256;
+
+struct DeltaScratch {
+  TensorView in;      // bf16 [num_rows, in_width]
+  TensorView gates;   // f32 [num_rows, 2 * num_v_heads]
+  TensorView mixed;   // f32 [num_rows, num_channels]: q, k, v after the convolution
+  TensorView out;     // f32 [num_rows, v_width]
+  TensorView normed;  // bf16 [num_rows, v_width]
+};
+
+DeltaScratch cut_delta(Arena& arena, const DeltaNet& net, int64_t num_rows) {
+  const DeltaShape& shape = net.shape;
+  return {.in = arena.tensor(DType::kBF16, {num_rows, net.in_width()}),
+          .gates = arena.tensor(DType::kF32, {num_rows, 2 * int64_t{shape.num_v_heads}}),
+          .mixed = arena.tensor(DType::kF32, {num_rows, shape.num_channels()}),
+          .out = arena.tensor(DType::kF32, {num_rows, shape.v_width()}),
+          .normed = arena.tensor(DType::kBF16, {num_rows, shape.v_width()})};
+}
+
+}  // namespace
+
+void DeltaNet::describe(std::map<std::string, std::string>& fields) const {
+  fields["delta_k_heads"] = std::to_string(shape.num_k_heads);
+  fields["delta_v_heads"] = std::to_string(shape.num_v_heads);
+  fields["delta_k_dim"] = std::to_string(shape.k_dim);
+  fields["delta_v_dim"] = std::to_string(shape.v_dim);
+  fields["delta_taps"] = std::to_string(shape.num_taps);
+}
+
+DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& prefix,
+                                    int64_t hidden) const {
+  const std::string name = prefix + "linear_attn.";
+  Weights w;
+  w.in = layout.matrix(in_width(), hidden);
+  w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden);
+  if (is_grouped) {
+    lay_out_grouped(layout, name, w);
+  } else {
+    lay_out_in(layout, name, w);
+  }
+  w.taps = layout.vector(shape.num_taps * shape.num_channels(), DType::kF32)
+               .reshape({shape.num_taps, shape.num_channels()});
+  layout.add_taps(name + "conv1d.weight", w.taps);
+  w.a_log = layout.vector(shape.num_v_heads, DType::kF32);
+  layout.add_vector(name + "A_log", w.a_log);
+  w.dt_bias = layout.vector(shape.num_v_heads, DType::kF32);
+  layout.add_vector(name + "dt_bias", w.dt_bias);
+  w.norm = layout.vector(shape.v_dim, DType::kF32);
+  layout.add_vector(name + "norm.weight", w.norm, 1);
+  w.out = layout.matrix(hidden, shape.v_width());
+  layout.add_rows(name + "out_proj.weight", w.out, 0, hidden);
+  return w;
+}
+
+void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, const Weights& w) const {
+  layout.add_rows(name + "in_proj_qkv.weight", w.in, 0, shape.num_channels());
+  layout.add_rows(name + "in_proj_z.weight", w.in, shape.num_channels(), shape.v_width());
+  layout.add_rows(name + "in_proj_b.weight", w.gates, 0, shape.num_v_heads);
+  layout.add_rows(name + "in_proj_a.weight", w.gates, shape.num_v_heads, shape.num_v_heads);
+}
+
+// A key head has its rows of q and k, then those of v and z of its value heads; of the gates b and
+// a of these.
+void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name,
+                               const Weights& w) const {
+  const int64_t v_heads = shape.num_v_heads / shape.num_k_heads;
+  const int64_t v_rows = v_heads * shape.v_dim;
+  WeightLayout::RowRange in{.name = name + "in_proj_qkvz.weight", .num_tensor_rows = in_width()};
+  WeightLayout::RowRange gates{.name = name + "in_proj_ba.weight",
+                               .num_tensor_rows = 2 * int64_t{shape.num_v_heads}};
+  const auto add = [&](WeightLayout::RowRange& range, const PackedWeight& matrix, int64_t num_rows,
+                       int64_t row_begin) {
+    range.num_rows = num_rows;
+    layout.add_row_range(range, matrix, row_begin);
+    range.from += num_rows;
+  };
+  for (int64_t head = 0; head < shape.num_k_heads; ++head) {
+    add(in, w.in, shape.k_dim, head * shape.k_dim);
+    add(in, w.in, shape.k_dim, shape.k_width() + head * shape.k_dim);
+    add(in, w.in, v_rows, 2 * shape.k_width() + head * v_rows);
+    add(in, w.in, v_rows, shape.num_channels() + head * v_rows);
+    add(gates, w.gates, v_heads, head * v_heads);
+    add(gates, w.gates, v_heads, shape.num_v_heads + head * v_heads);
+  }
+}
+
+size_t DeltaNet::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
+  Arena plan;
+  cut_delta(plan, *this, std::min(num_rows, kMaxDeltaRows));
+  return plan.used_bytes();
+}
+
+// Parts reuse one scratch, since the stream runs them one after the other; each continues the
+// states that the one before it left.
+void DeltaNet::finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
+  for (int64_t begin = 0; begin < tile.count; begin += kMaxDeltaRows) {
+    const int64_t count = std::min(kMaxDeltaRows, tile.count - begin);
+    const TensorView x = tile.x.rows(begin, count);
+    Arena arena = tile.scratch;
+    const DeltaScratch scratch = cut_delta(arena, *this, count);
+    DeltaRows rows = call.state_rows;
+    rows.first_row = tile.begin + begin;
+    matmul(call.stream, {.x = x, .weight = weights.in, .bias = {}, .out = scratch.in});
+    matmul(call.stream, {.x = x, .weight = weights.gates, .bias = {}, .out = scratch.gates});
+    short_conv(call.stream, {.x = scratch.in,
+                             .taps = weights.taps,
+                             .rows = rows,
+                             .states = call.states,
+                             .out = scratch.mixed});
+    delta_rule(call.stream, {.mixed = scratch.mixed,
+                             .gates = scratch.gates,
+                             .a_log = weights.a_log,
+                             .dt_bias = weights.dt_bias,
+                             .rows = rows,
+                             .states = call.states,
+                             .out = scratch.out});
+    call.tap("delta_gates", tile.begin + begin, scratch.gates);
+    call.tap("delta_out", tile.begin + begin, scratch.out);
+    gated_norm(call.stream, {.x = scratch.out,
+                             .gate = scratch.in,
+                             .gate_column = shape.num_channels(),
+                             .weight = weights.norm,
+                             .eps = call.norm_eps,
+                             .out = scratch.normed});
+    matmul(call.stream, {.x = scratch.normed,
+                         .weight = weights.out,
+                         .bias = {},
+                         .out = tile.out.rows(begin, count)});
+  }
+  call.tap("delta_proj", tile.begin, tile.out);
+}
+
+}  // namespace sluice

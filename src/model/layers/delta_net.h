@@ -1,0 +1,65 @@
+// DeltaNet: a layer of the gated delta rule, whose memory of a sequence is a matrix for each head;
+// of Qwen3-Next and Qwen3.5.
+//
+// A kind of token mixer of a layer (model/layer_spec.h). It has no KV: a state of fixed size
+// follows the sequence (state/state_pool.h). Thread rule: a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "model/layers/layer_call.h"
+#include "model/weight_layout.h"
+#include "ops/delta/delta.h"
+#include "ops/matmul/matmul.h"
+
+namespace sluice {
+
+struct DeltaNet {
+  DeltaShape shape;
+  // The rows of the input projections lie by key head, each with those of its value heads, as in
+  // Qwen3-Next; else by what they are.
+  bool is_grouped = false;
+
+  struct Weights {
+    PackedWeight in;     // [num_channels + v_width, hidden]: q, k, v, z
+    PackedWeight gates;  // [2 * num_v_heads, hidden]: b, a
+    TensorView taps;     // f32 [num_taps, num_channels]
+    TensorView a_log;    // f32 [num_v_heads]
+    TensorView dt_bias;  // f32 [num_v_heads]
+    TensorView norm;     // f32 [v_dim]
+    PackedWeight out;    // [hidden, v_width]
+  };
+
+  int64_t in_width() const { return shape.num_channels() + shape.v_width(); }
+  int64_t num_parameters(int64_t hidden) const {
+    const int64_t vectors =
+        shape.num_taps * shape.num_channels() + 2 * shape.num_v_heads + shape.v_dim;
+    return hidden * (in_width() + 2 * shape.num_v_heads + shape.v_width()) + vectors;
+  }
+  int64_t num_active_parameters(int64_t hidden) const { return num_parameters(hidden); }
+  // Of the projections, and of the three products of a step with the heads' matrices.
+  int64_t products_per_row(int64_t hidden) const {
+    return hidden * (in_width() + 2 * shape.num_v_heads + shape.v_width()) +
+           3 * shape.num_v_heads * shape.head_elements();
+  }
+  void describe(std::map<std::string, std::string>& fields) const;
+
+  Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
+  size_t scratch_bytes(int64_t num_rows, int64_t hidden) const;
+
+  // All of it is in `finish`, which reads the norm's output again: tiles come in the order of rows,
+  // and nothing has to be done for all rows at once.
+  bool reads_input_twice() const { return true; }
+  void begin(const LayerCall&, const RowTile&, const Weights&) const {}
+  void attend(const LayerCall&) const {}
+  void finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
+
+ private:
+  void lay_out_in(WeightLayout& layout, const std::string& name, const Weights& w) const;
+  void lay_out_grouped(WeightLayout& layout, const std::string& name, const Weights& w) const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,76 @@
+// Seats and the two slots of each.
+#include "state/state_pool.h"
+
+#include "core/error.h"
+#include "device/debug_fill.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kSlotsPerSeat = 2;
+
+}  // namespace
+
+size_t StatePool::device_bytes(const StateLayout& layout, int64_t num_seats) {
+  return static_cast<size_t>(kSlotsPerSeat * num_seats) * layout.slot_bytes();
+}
+
+StatePool::StatePool(const StateLayout& layout, int64_t num_seats, Device& device, Stream& stream)
+    : layout_(layout),
+      stream_(stream),
+      memory_(device.allocate(device_bytes(layout, num_seats), MemoryKind::kDevice)) {
+  SLUICE_CHECK(layout.present() && num_seats > 0, "{} seats", num_seats);
+  for (auto seat = static_cast<int32_t>(num_seats - 1); seat >= 0; --seat) free_.push_back(seat);
+}
+
+StatePool::Seat& StatePool::seat_of(SequenceId sequence) {
+  const auto found = seats_.find(sequence);
+  if (found != seats_.end()) return found->second;
+  SLUICE_CHECK(!free_.empty(), "no seat for sequence {}", sequence.value);
+  Seat& seat = seats_[sequence];
+  seat.index = free_.back();
+  free_.pop_back();
+  return seat;
+}
+
+StateSlots StatePool::begin(SequenceId sequence, int64_t first_pos, int64_t num_rows) {
+  Seat& seat = seat_of(sequence);
+  SLUICE_CHECK(seat.position == first_pos, "sequence {} is at position {}, its state at {}",
+               sequence.value, first_pos, seat.position);
+  seat.end_of_pass = first_pos + num_rows;
+  const int32_t first = kSlotsPerSeat * seat.index;
+  return {.read = first + seat.current, .write = first + 1 - seat.current};
+}
+
+void StatePool::committed(SequenceId sequence, int64_t num_tokens) {
+  Seat& seat = seat_of(sequence);
+  SLUICE_CHECK(seat.end_of_pass == num_tokens && seat.position < num_tokens,
+               "{} tokens of sequence {} are committed, its pass ended at {}", num_tokens,
+               sequence.value, seat.end_of_pass);
+  seat.position = num_tokens;
+  seat.current = 1 - seat.current;
+}
+
+void StatePool::release(SequenceId sequence) {
+  const auto found = seats_.find(sequence);
+  if (found == seats_.end()) return;
+  if (kDebugFill) spoil(found->second.index);
+  free_.push_back(found->second.index);
+  seats_.erase(found);
+}
+
+// A sequence that read the state of another would show it.
+void StatePool::spoil(int32_t seat) {
+  const size_t num_bytes = kSlotsPerSeat * layout_.slot_bytes();
+  stream_.fill(memory_.data() + static_cast<size_t>(seat) * num_bytes, num_bytes, kNanByte);
+}
+
+DeltaStates StatePool::layer(int32_t index) const {
+  SLUICE_CHECK(index >= 0 && index < layout_.num_layers, "layer {}", index);
+  return {.base = memory_.data() + static_cast<size_t>(index) * layout_.layer_bytes(),
+          .slot_bytes = layout_.slot_bytes(),
+          .num_slots = static_cast<int32_t>(memory_.size_bytes() / layout_.slot_bytes()),
+          .shape = layout_.shape};
+}
+
+}  // namespace sluice
