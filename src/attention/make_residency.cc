@@ -3,8 +3,8 @@
 
 #include "attention/offloaded_kv.h"
 #include "attention/resident_kv.h"
-#include "attention/softmax_state.h"
 #include "kv/hot_page_cache.h"
+#include "ops/attention/softmax_state.h"
 
 namespace sluice {
 

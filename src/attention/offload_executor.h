@@ -21,8 +21,8 @@
 
 #include "attention/executor.h"
 #include "attention/offloaded_pass.h"
-#include "attention/softmax_state.h"
 #include "kv/offload_engine.h"
+#include "ops/attention/softmax_state.h"
 
 namespace sluice {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "attention/executor.h"
-#include "attention/softmax_state.h"
 #include "kv/block_memory.h"
+#include "ops/attention/softmax_state.h"
 
 namespace sluice {
 

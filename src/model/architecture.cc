@@ -56,6 +56,8 @@ bool is_hybrid(Architecture architecture) {
          architecture == Architecture::kQwen3Next;
 }
 
+// `architectures` decides. A file that names several was made for several programs, and which of
+// them the weights belong to cannot be told from it.
 Architecture read_architecture(const JsonObject& config) {
   const std::vector<std::string> names = config.find_strings("architectures");
   const std::string model_type = config.find_string("model_type").value_or("");

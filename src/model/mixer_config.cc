@@ -13,6 +13,9 @@
 namespace sluice {
 namespace {
 
+// What is absent from config.json has the value that transformers gives it, but for sizes of
+// hybrids: its defaults are those of one model, and others would load wrong weights with them.
+
 // The widest head that attention and rope take (src/ops).
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is absent

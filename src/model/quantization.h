@@ -23,7 +23,7 @@ enum class WeightScales {
 
 inline constexpr int64_t kScaleBlockRows = 128;  // of kBlocks; its columns are kScaleGroup
 
-// How a checkpoint lays out weights in integers (model/integer_rows.h has the layouts).
+// How a checkpoint lays out weights in integers (model/loading/integer_rows.h has the layouts).
 enum class IntegerForm {
   kNone,
   kPackQuantized,  // of compressed-tensors

@@ -11,12 +11,12 @@
 
 #include <fmt/format.h>
 
-#include "model/dummy_values.h"
-#include "model/integer_rows.h"
+#include "model/loading/dummy_values.h"
+#include "model/loading/integer_rows.h"
+#include "model/loading/scale_rows.h"
+#include "model/loading/tensor_values.h"
+#include "model/loading/weight_tensors.h"
 #include "model/output_head.h"
-#include "model/scale_rows.h"
-#include "model/tensor_values.h"
-#include "model/weight_tensors.h"
 
 namespace sluice {
 namespace {

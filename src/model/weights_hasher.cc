@@ -11,7 +11,7 @@
 
 #include <xxhash.h>
 
-#include "model/weight_tensors.h"
+#include "model/loading/weight_tensors.h"
 
 namespace sluice {
 namespace {

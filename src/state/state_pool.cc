@@ -7,6 +7,7 @@
 namespace sluice {
 namespace {
 
+// One that holds the state of the committed tokens, and one that the next pass writes.
 constexpr int32_t kSlotsPerSeat = 2;
 
 }  // namespace
@@ -23,6 +24,8 @@ StatePool::StatePool(const StateLayout& layout, int64_t num_seats, Device& devic
   for (auto seat = static_cast<int32_t>(num_seats - 1); seat >= 0; --seat) free_.push_back(seat);
 }
 
+// A seat is taken by the first pass of a sequence and kept until release. The scheduler admits no
+// more sequences than there are seats, so an empty list is a defect.
 StatePool::Seat& StatePool::seat_of(SequenceId sequence) {
   const auto found = seats_.find(sequence);
   if (found != seats_.end()) return found->second;
@@ -33,6 +36,8 @@ StatePool::Seat& StatePool::seat_of(SequenceId sequence) {
   return seat;
 }
 
+// May be called again for a pass that was given up: it writes the same slot, whose contents are of
+// no committed token. At position 0 the kernels read no state, so a new seat needs no zeros.
 StateSlots StatePool::begin(SequenceId sequence, int64_t first_pos, int64_t num_rows) {
   Seat& seat = seat_of(sequence);
   SLUICE_CHECK(seat.position == first_pos, "sequence {} is at position {}, its state at {}",
@@ -42,6 +47,7 @@ StateSlots StatePool::begin(SequenceId sequence, int64_t first_pos, int64_t num_
   return {.read = first + seat.current, .write = first + 1 - seat.current};
 }
 
+// All rows of the pass or none: a state cannot go back to a row in between.
 void StatePool::committed(SequenceId sequence, int64_t num_tokens) {
   Seat& seat = seat_of(sequence);
   SLUICE_CHECK(seat.end_of_pass == num_tokens && seat.position < num_tokens,

@@ -133,7 +133,7 @@ class DeltaPass {
   // A state where a sequence has one, as large as that of a long text.
   void make_states() {
     states_ = {.base = nullptr,
-               .slot_bytes = shape_.matrix_bytes() + shape_.window_bytes(),
+               .slot_bytes = (shape_.matrix_bytes() + shape_.window_bytes() + 63) / 64 * 64,
                .num_slots = static_cast<int32_t>(2 * num_seqs_),
                .shape = shape_};
     states_.base = machine_.poisoned(static_cast<size_t>(states_.num_slots) * states_.slot_bytes);

@@ -20,6 +20,8 @@ class StatePoolTest : public ::testing::Test {
   std::unique_ptr<Device> device_ = make_device("cpu", {.num_threads = 1});
   std::unique_ptr<Stream> stream_ = device_->make_stream({.name = "test", .num_threads = 1});
   StatePool pool_{kLayout, /*num_seats=*/3, *device_, *stream_};
+
+  void TearDown() override { stream_->synchronize(); }  // the stream may still write the memory
 };
 
 TEST_F(StatePoolTest, TakesWhatItSays) {

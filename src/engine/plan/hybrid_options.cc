@@ -14,6 +14,7 @@
 namespace sluice {
 namespace {
 
+// What a user asked for and does not get is an error; a default that does not apply is a note.
 void refuse_given(const EngineOptions& options, const ModelConfig& config) {
   const std::string_view name = architecture_name(config.architecture);
   if (options.kv_store.dir) {

@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "core/printable.h"
+#include "model/loading/weight_tensors.h"
 #include "model/output_head.h"
-#include "model/weight_tensors.h"
 #include "model/weights.h"
 #include "sluice/inspect.h"
 #include "tokenizer/byte_tokenizer.h"

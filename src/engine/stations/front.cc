@@ -12,7 +12,7 @@
 #include "engine/plan/model_check.h"
 #include "engine/plan/weight_kernels.h"
 #include "engine/sampling/sampler.h"
-#include "model/weight_tensors.h"
+#include "model/loading/weight_tensors.h"
 
 namespace sluice {
 namespace {

@@ -17,6 +17,7 @@ struct DeltaScratch {
   TensorView normed;  // bf16 [num_rows, v_width]
 };
 
+// The same calls count the bytes, with an arena without memory, and cut them.
 DeltaScratch cut_delta(Arena& arena, const DeltaNet& net, int64_t num_rows) {
   const DeltaShape& shape = net.shape;
   return {.in = arena.tensor(DType::kBF16, {num_rows, net.in_width()}),
@@ -36,6 +37,8 @@ void DeltaNet::describe(std::map<std::string, std::string>& fields) const {
   fields["delta_taps"] = std::to_string(shape.num_taps);
 }
 
+// One product computes q, k, v and z, and another the gates. Taps, A_log, dt_bias and the norm stay
+// f32: they act on f32 numbers, and there are few of them.
 DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& prefix,
                                     int64_t hidden) const {
   const std::string name = prefix + "linear_attn.";
@@ -61,6 +64,7 @@ DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& pre
   return w;
 }
 
+// Qwen3.5 and later: a tensor for each part.
 void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, const Weights& w) const {
   layout.add_rows(name + "in_proj_qkv.weight", w.in, 0, shape.num_channels());
   layout.add_rows(name + "in_proj_z.weight", w.in, shape.num_channels(), shape.v_width());
@@ -68,8 +72,8 @@ void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, const W
   layout.add_rows(name + "in_proj_a.weight", w.gates, shape.num_v_heads, shape.num_v_heads);
 }
 
-// A key head has its rows of q and k, then those of v and z of its value heads; of the gates b and
-// a of these.
+// Qwen3-Next: a key head has its rows of q and k, then those of v and z of its value heads; of the
+// gates b and a of these.
 void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name,
                                const Weights& w) const {
   const int64_t v_heads = shape.num_v_heads / shape.num_k_heads;

@@ -19,6 +19,7 @@ void require_states(ShapeContract& shapes, const DeltaRows& rows, const DeltaSta
   shapes.require(states.base != nullptr && states.num_slots > 0, "states must be present");
   shapes.require(states.slot_bytes >= shape.matrix_bytes() + shape.window_bytes(),
                  "slot_bytes must hold a state");
+  shapes.require(states.slot_bytes % sizeof(float) == 0, "slot_bytes must be a multiple of 4");
   shapes.bind("num_channels", shape.num_channels());
   shapes.bind("num_v_heads", shape.num_v_heads);
   shapes.bind("num_taps", shape.num_taps);
@@ -54,6 +55,7 @@ void delta_rule(Stream& stream, const DeltaRuleArgs& args) {
   ops_of(stream.device()).delta_rule(stream, args);
 }
 
+// The gate is a part of a wider tensor, the one that a projection wrote: no copy is made of it.
 void gated_norm(Stream& stream, const GatedNormArgs& args) {
   ShapeContract shapes("gated_norm");
   shapes.expect("x", args.x, DType::kF32, {"m", "heads * dim"});

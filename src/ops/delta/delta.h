@@ -68,7 +68,9 @@ struct DeltaShape {
 // The states of one layer in all slots. Made by state/state_pool; device memory.
 struct DeltaStates {
   std::byte* base = nullptr;  // of slot 0
-  size_t slot_bytes = 0;      // from one slot to the next
+  // From one slot to the next; a multiple of 4, since a state begins with f32 numbers. StatePool
+  // rounds it up to whole lines of a cache.
+  size_t slot_bytes = 0;
   int32_t num_slots = 0;
   DeltaShape shape;
 

@@ -12,6 +12,7 @@ double silu(double x) { return x * sigmoid(x); }
 double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 double bf16(uint16_t bits) { return static_cast<float>(BFloat16::from_bits(bits)); }
 
+// A vector of length 1 in the same direction; the constant is that of the models' own code.
 std::vector<double> l2(const float* x, int64_t n) {
   double sum = 0.0;
   for (int64_t i = 0; i < n; ++i) sum += double{x[i]} * x[i];
@@ -47,6 +48,8 @@ void step(const DeltaShape& shape, const std::vector<double>& q, const std::vect
   }
 }
 
+// All rows of a sequence, for one value head: the state where it has one, then a step for each row.
+// Value heads of one key head share its q and k, and each has its own decay and beta.
 Head run_head(const DeltaRuleArgs& args, int64_t seq, int32_t v_head) {
   const DeltaShape& shape = args.states.shape;
   Head head{.s = std::vector<double>(static_cast<size_t>(shape.head_elements())), .out = {}};
@@ -123,6 +126,7 @@ DeltaRuleResult delta_rule(const DeltaRuleArgs& args) {
   return result;
 }
 
+// The root mean square is that of one head, and the gate comes after the weight.
 std::vector<double> gated_norm(const GatedNormArgs& args) {
   const int64_t dim = args.weight.dim(0);
   const float* x = args.x.data<float>();

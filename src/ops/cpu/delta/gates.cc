@@ -22,6 +22,7 @@ struct GatedNormCall {
   const DeltaKernels* kernels;
 };
 
+// Heads one after the other: each has its own root mean square, and all share the weight.
 void norm_row(const GatedNormCall& call, int64_t row) {
   for (int64_t column = 0; column < call.width; column += call.dim) {
     call.kernels->gated_norm({.x = call.x + row * call.width + column,

@@ -34,6 +34,8 @@ __device__ inline void take_better(float other, int32_t other_index, float& valu
   }
 }
 
+// Turns the logits of a row into exp(logit - largest), and returns their sum, by which the caller
+// divides.
 __device__ inline float softmax(float (&values)[kMaxPerLane], int32_t num_experts, int lane) {
   float largest = -FLT_MAX;
 #pragma unroll
@@ -79,6 +81,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads) route(RouteCall call) {
   float chosen_sum = 0.0f;
   float own_share = 0.0f;  // of slot `lane`
   uint32_t is_chosen = 0;  // of the lane's experts
+  // One after the other: a row has few slots, and a sort of all experts would cost more.
   for (int slot = 0; slot < call.num_slots; ++slot) {
     float value = -1.0f;  // below every probability
     int32_t index = call.num_experts;

@@ -43,7 +43,8 @@ void launch_convert(cudaStream_t stream, const std::byte* src, uint16_t* dst, si
       reinterpret_cast<const Element*>(src), dst, num_elements);
 }
 
-// Scales of blocks, which are stored as they are.
+// Scales of blocks, which are stored as they are: a row of blocks has a multiple of 4 places, as
+// cuBLASLt reads them, and zeros in those that stand for no columns.
 void pack_block_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
   SLUICE_CHECK(args.scale_rows == kScaleGroup && args.row_begin % kScaleGroup == 0,
                "pack_weight: scales of {} rows from row {} on are not those of blocks",

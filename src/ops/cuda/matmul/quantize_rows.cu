@@ -45,6 +45,7 @@ __device__ inline uint2 quantize(const float (&values)[kLaneColumns], float scal
   return {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
 }
 
+// A scale for each group: 16 threads agree on the largest number by shuffles.
 __global__ void __launch_bounds__(kThreads) quantize_groups(QuantizeCall call) {
   const int64_t piece = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t pieces_per_row = call.k / kLaneColumns;
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) quantize_groups(QuantizeCall call) {
   if (threadIdx.x % kGroupLanes == 0) call.scales[group * call.num_rows + row] = scale;
 }
 
-// grid: rows.
+// grid: rows. A row is read twice, the second time from the cache: it is too long for registers.
 __global__ void __launch_bounds__(kThreads) quantize_whole_rows(QuantizeCall call) {
   const int64_t pieces_per_row = call.k / kLaneColumns;
   const auto* x = reinterpret_cast<const Bf16x8*>(call.x) + blockIdx.x * pieces_per_row;

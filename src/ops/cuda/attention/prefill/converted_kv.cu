@@ -85,6 +85,8 @@ KvBlockShape converted_shape(const AttentionArgs& args, int32_t num_heads) {
 
 }  // namespace
 
+// All sequences of a few heads at a time, so that a launch has enough CTAs; where not even one head
+// of all fits, one head of as many sequences as do.
 CallPart choose_call_part(const AttentionArgs& args, size_t scratch_bytes) {
   const auto num_seqs = static_cast<int32_t>(args.batch.first_pos.dim(0));
   const int32_t all_heads = args.kv.shape.num_kv_heads;
@@ -99,6 +101,8 @@ CallPart choose_call_part(const AttentionArgs& args, size_t scratch_bytes) {
   return {.num_seqs = num_seqs, .num_heads = num_heads};
 }
 
+// The table of converted blocks is written by the kernel: it names places in ascending order, and
+// attention reads it as any other.
 ConvertedKv convert_kv(cudaStream_t handle, const AttentionArgs& args, const CallPart& part,
                        const KvScratch& scratch) {
   const KvBlockShape shape = converted_shape(args, part.num_heads);

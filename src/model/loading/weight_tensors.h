@@ -29,7 +29,7 @@ bool is_unread_part(std::string_view name, const ModelConfig& config);
 std::optional<std::string> note_unread_parts(const Checkpoint& checkpoint,
                                              const ModelConfig& config);
 
-// The tensors of weights in integers (model/integer_rows.h).
+// The tensors of weights in integers (model/loading/integer_rows.h).
 struct IntegerTensors {
   CheckpointTensor numbers;
   CheckpointTensor scales;

@@ -1,5 +1,5 @@
 // Conversions of single elements; matrices are converted by pack_weight.
-#include "model/tensor_values.h"
+#include "model/loading/tensor_values.h"
 
 #include <cstring>
 
@@ -26,6 +26,7 @@ float element_as_float(const std::byte* data, DType dtype, int64_t index) {
 void read_numbers(const CheckpointTensor& tensor, size_t offset, std::span<std::byte> dst) {
   tensor.read(offset, dst);
   if (tensor.dtype != DType::kE4m3) return;
+  // Without an early end, which the compiler would not turn into vector instructions.
   bool has_nan = false;
   for (const std::byte code : dst) has_nan |= (code & std::byte{0x7f}) == std::byte{0x7f};
   if (!has_nan) return;
@@ -41,6 +42,7 @@ std::vector<std::byte> read_whole(const CheckpointTensor& tensor) {
   return bytes;
 }
 
+// Meant for vectors and scales: the whole tensor is in memory twice for a moment.
 std::vector<float> read_floats(const CheckpointTensor& tensor) {
   const std::vector<std::byte> bytes = read_whole(tensor);
   std::vector<float> values(bytes.size() / dtype_bytes(tensor.dtype));

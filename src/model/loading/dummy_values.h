@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "model/scale_rows.h"
+#include "model/loading/scale_rows.h"
 #include "ops/matmul/packed_weight.h"
 
 namespace sluice {

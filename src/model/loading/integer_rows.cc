@@ -1,5 +1,5 @@
 // Decodes on the threads that pack, the rows of a panel at a time.
-#include "model/integer_rows.h"
+#include "model/loading/integer_rows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "model/tensor_values.h"
+#include "model/loading/tensor_values.h"
 
 namespace sluice {
 namespace {

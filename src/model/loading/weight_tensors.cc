@@ -1,4 +1,4 @@
-#include "model/weight_tensors.h"
+#include "model/loading/weight_tensors.h"
 
 #include <algorithm>
 #include <array>
@@ -61,7 +61,8 @@ std::vector<int64_t> require_shape(const Checkpoint& checkpoint, const std::stri
                           shape_string(shapes.front())));
 }
 
-// The names and shapes of a form's tensors.
+// The names and shapes of a form's tensors. A word of 32 bits has neighbours along the columns in
+// compressed-tensors and GPTQ, along the rows in AWQ.
 struct IntegerNames {
   std::string numbers;
   std::string scales;

@@ -25,9 +25,9 @@
 #include <utility>
 #include <vector>
 
-#include "model/scale_rows.h"
+#include "model/loading/scale_rows.h"
+#include "model/loading/weight_tensors.h"
 #include "model/weight_layout.h"
-#include "model/weight_tensors.h"
 #include "ops/matmul/matmul.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
 // Draws values and rounds them to the formats of weights.
-#include "model/dummy_values.h"
+#include "model/loading/dummy_values.h"
 
 #include <algorithm>
 #include <cmath>
@@ -47,6 +47,7 @@ float DummyCodes::scale() const {
   return kHalfWidth / (stores_e4m3(format_) ? 448.0f : middle() - 1);
 }
 
+// Rounded as a quantizer would, so that a model of random codes has activations of the usual size.
 std::vector<uint8_t> DummyCodes::of(std::span<const BFloat16> values) const {
   const int16_t origin = e4m3_origin(127);  // of a scale of 1
   std::vector<uint8_t> codes;
@@ -59,6 +60,7 @@ std::vector<uint8_t> DummyCodes::of(std::span<const BFloat16> values) const {
   return codes;
 }
 
+// With orders of columns, the order is that of x: products take the same path as with any other.
 ScaleRows DummyCodes::scales(int64_t num_rows, int64_t num_cols) const {
   const int64_t per_row = scales_per_row(format_, num_cols);
   const int64_t num_scale_rows = (num_rows + format_.group_rows - 1) / format_.group_rows;
