@@ -30,7 +30,7 @@ namespace {
 // Of the memory that is available now, at most this share is pinned unless kv_host_bytes is given.
 constexpr double kPinnedShare = 0.8;
 
-// Of a machine's memory, one part of so many is for states unless max_num_seqs is given.
+// One part of this many of a machine's memory is for states, unless max_num_seqs is given.
 constexpr size_t kStateShare = 8;
 
 // The host tier unless kv_host_bytes is given: other programs cannot use pinned memory.
@@ -63,16 +63,15 @@ void check_zones(const PlanInput& input, const EnginePlan& plan) {
   if (chunk_tokens % block.block_tokens != 0 || chunk_tokens % kMaskTileTokens != 0) {
     fail(ErrorCode::kInvalidArgument,
          "block_size is {}, but the chunks of the model's dual chunk attention have {} tokens, "
-         "which "
-         "blocks must divide; choose a power of two that does, or a max_model_len of at most {}",
+         "which blocks must divide; choose a power of two that does, or a max_model_len of at most "
+         "{}",
          block.block_tokens, chunk_tokens, chunk_tokens);
   }
   for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
     if (!policy->rule(block).selects()) continue;
     fail(ErrorCode::kUnsupported,
          "sparse_policy '{}' does not choose by the queries of dual chunk attention yet; take "
-         "'full', "
-         "or a max_model_len of at most {} tokens, the model's first chunk",
+         "'full', or a max_model_len of at most {} tokens, the model's first chunk",
          policy->name(), chunk_tokens);
   }
 }

@@ -10,8 +10,7 @@ void leave_out_without_kernels(ModelConfig& config, const Device& device) {
   if (device.kind() != DeviceKind::kCuda || !config.dual_chunk.present()) return;
   config.warnings.push_back(
       fmt::format("dual_chunk_attention_config of config.json is ignored on a GPU; answers may get "
-                  "worse beyond "
-                  "{} tokens",
+                  "worse beyond {} tokens",
                   config.dual_chunk.chunk_size));
   config.dual_chunk = {};
 }
