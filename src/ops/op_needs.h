@@ -10,7 +10,7 @@
 namespace sluice {
 
 struct OpNeeds {
-  bool has_e4m3_weights = false;
+  bool has_coded_weights = false;  // in e4m3 or integers
   KvBlockShape kv;         // of the KV that attention reads
   int64_t max_tokens = 0;  // of a sequence
 };

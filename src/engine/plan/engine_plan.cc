@@ -366,7 +366,7 @@ ResidencySizes residency_sizes(const EnginePlan& plan) {
 }
 
 OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan) {
-  return {.has_e4m3_weights = config.quantization.scales != WeightScales::kNone,
+  return {.has_coded_weights = config.quantization.present(),
           .kv = plan.kv_layout.block,
           .max_tokens = plan.policies.max_tokens};
 }

@@ -23,15 +23,23 @@ void require_kernels(const ModelConfig& config, const Device& device) {
          architecture_name(config.architecture));
   }
   if (device.kind() != DeviceKind::kCuda || !config.quantization.present()) return;
-  if (config.quantization.has_integers()) {
+  const WeightFormat format = config.quantization.integer_format;
+  if (config.quantization.has_integers() && format.numbers != WeightNumbers::kUint4) {
+    fail(
+        ErrorCode::kUnsupported,
+        "the weights are integers of 8 bits, for which there are no kernels on a GPU yet; take the "
+        "model in BF16, FP8 or 4 bits, or --device cpu");
+  }
+  if (format.num_orders > 0) {
     fail(ErrorCode::kUnsupported,
-         "the weights are integers of 4 or 8 bits, for which there are no kernels on a GPU yet; "
-         "take the model in BF16 or FP8, or --device cpu");
+         "the weights have orders of columns (desc_act, actorder), for which there are no kernels "
+         "on "
+         "a GPU yet; take a model without, or --device cpu");
   }
   if (!has_experts(config.architecture)) return;
   fail(ErrorCode::kUnsupported,
-       "{} is a mixture of experts in FP8, for which there are no kernels on a GPU yet; take the "
-       "model in BF16, or --device cpu",
+       "{} is a mixture of experts with quantized weights, for which there are no kernels on a GPU "
+       "yet; take the model in BF16, or --device cpu",
        architecture_name(config.architecture));
 }
 

@@ -40,7 +40,7 @@ inline size_t kv_scratch_bytes(const OpNeeds& needs) {
 
 inline size_t stream_memory_bytes(const OpNeeds& needs) {
   return kMatmulWorkspaceBytes + kAttentionScratchBytes +
-         (needs.has_e4m3_weights ? kConvertedBytes : 0) + kv_scratch_bytes(needs);
+         (needs.has_coded_weights ? kConvertedBytes : 0) + kv_scratch_bytes(needs);
 }
 
 // Where the scale of a number of a weight with scales lies: f32 at (row >> row_shift) * row_stride
@@ -66,11 +66,48 @@ inline E4m3ScaleLayout e4m3_scale_layout(WeightFormat format, int64_t num_rows, 
           .num_scales = num_rows * per_row};
 }
 
+// Where what belongs to integers of 4 bits lies: rows of whole groups of 128 columns, then an f32
+// scale for each group of columns and row, [num_groups, num_rows], then its zero point, u8
+// likewise.
+//
+// Of 128 columns, in 64 bytes, word w of 32 bits of the 16 bytes t has columns 32 w + 8 t to
+// 32 w + 8 t + 7: even ones in its low half, odd ones in its high half, in ascending order. So a
+// lane finds pairs of neighbours by one shift and one mask, and four lanes together 32 columns, the
+// smallest group.
+struct Uint4Layout {
+  int64_t row_bytes = 0;
+  int64_t num_groups = 0;
+  int64_t scales_at = 0;
+  int64_t zeros_at = 0;
+  int64_t num_bytes = 0;
+};
+
+inline constexpr int64_t kUint4Columns = 128;
+
+inline Uint4Layout uint4_layout(WeightFormat format, int64_t num_rows, int64_t num_cols) {
+  Uint4Layout layout;
+  layout.row_bytes = (num_cols + kUint4Columns - 1) / kUint4Columns * kUint4Columns / 2;
+  layout.num_groups = scales_per_row(format, num_cols);
+  layout.scales_at = num_rows * layout.row_bytes;
+  layout.zeros_at = layout.scales_at + num_rows * layout.num_groups * 4;
+  layout.num_bytes = layout.zeros_at + num_rows * layout.num_groups;
+  return layout;
+}
+
+// Whether there are kernels for it: all columns are in the order of x.
+inline bool is_uint4(WeightFormat format) {
+  return format.numbers == WeightNumbers::kUint4 && format.num_orders == 0;
+}
+
 // A packed weight is the matrix itself, row by row, and then its scales. Errors: kUnsupported for
 // another format.
 inline size_t row_major_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) {
-  if (!stores_e4m3(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   constexpr size_t kAlignment = 256;
+  if (is_uint4(format)) {
+    const auto num_bytes = static_cast<size_t>(uint4_layout(format, num_rows, num_cols).num_bytes);
+    return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (!stores_e4m3(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   constexpr size_t kScaleAlignment = 16;
   size_t num_bytes = weight_bytes(WeightFormat::kBFloat16, num_rows, num_cols);
   if (stores_e4m3(format)) {

@@ -2,6 +2,7 @@
 #include "ops/cuda/matmul/matmul.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
@@ -11,6 +12,7 @@
 #include "ops/cuda/matmul/quantize_rows.h"
 #include "ops/cuda/matmul/skinny.h"
 #include "ops/cuda/matmul/state.h"
+#include "ops/cuda/matmul/uint4.h"
 
 namespace sluice::cuda {
 namespace {
@@ -52,8 +54,13 @@ bool has_e4m3_vectors(const TensorView& x, const PackedWeight& weight) {
          is_multiple_of_16(weight.data);
 }
 
+// Writes rows of a weight as bf16.
+using Convert = void (*)(CudaStream& stream, const PackedWeight& weight, int64_t row_begin,
+                         int64_t num_rows, std::byte* to);
+
 // As bf16, part by part, each by the library into its columns of out.
-void multiply_converted(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+void multiply_converted(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args,
+                        Convert convert) {
   const PackedWeight& weight = args.weight;
   const auto row_bytes = static_cast<int64_t>(sizeof(uint16_t)) * weight.num_cols;
   const int64_t most =
@@ -62,7 +69,7 @@ void multiply_converted(CudaStream& stream, cudaStream_t handle, const MatmulArg
   const bool adds_bias = args.bias.present() && args.out.dtype() == DType::kF32;
   for (int64_t begin = 0; begin < weight.num_rows; begin += most) {
     const int64_t count = std::min(most, weight.num_rows - begin);
-    convert_e4m3(stream, weight, begin, count, converted);
+    convert(stream, weight, begin, count, converted);
     const auto offset = static_cast<size_t>(begin) * dtype_bytes(args.out.dtype());
     const MatmulArgs part = {
         .x = args.x,
@@ -124,7 +131,30 @@ void multiply_e4m3(CudaStream& stream, cudaStream_t handle, const MatmulArgs& ar
   rest.x = args.x.rows(num_done, num_rows - num_done);
   rest.out = args.out.rows(num_done, num_rows - num_done);
   rest.x.dim(0) <= kMaxSkinnyRows ? matmul_skinny_e4m3(stream, rest)
-                                  : multiply_converted(stream, handle, rest);
+                                  : multiply_converted(stream, handle, rest, convert_e4m3);
+}
+
+// The same for weights in integers of 4 bits.
+void multiply_uint4(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  if (!has_vectors(args.x, args.weight)) return matmul_any_uint4(stream, args);
+  if (args.x.dim(0) <= kMaxSkinnyRows) return matmul_skinny_uint4(stream, args);
+  const bool fits_library = args.weight.num_rows % 8 == 0 && is_multiple_of_16(args.out.bytes()) &&
+                            args.weight.num_cols * 16 <= static_cast<int64_t>(kConvertedBytes);
+  fits_library ? multiply_converted(stream, handle, args, convert_uint4)
+               : matmul_any_uint4(stream, args);
+}
+
+// What multiplies a format that has kernels.
+using Multiply = void (*)(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args);
+
+Multiply multiply_of(WeightFormat format) {
+  if (is_uint4(format)) return multiply_uint4;
+  return stores_e4m3(format) ? multiply_e4m3 : multiply;
+}
+
+void expect_kernel(std::string_view op, WeightFormat format) {
+  if (is_uint4(format) || stores_e4m3(format)) return;
+  expect_weight_format(op, format, WeightFormat::kBFloat16);
 }
 
 }  // namespace
@@ -142,20 +172,19 @@ size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFo
 // Order: the first product of a stream allocates (ops/cuda/matmul/cublaslt_matmul.h), so it cannot
 // be captured in a graph.
 void CudaOps::matmul(Stream& on, const MatmulArgs& args) const {
-  const bool is_e4m3 = stores_e4m3(args.weight.format);
-  if (!is_e4m3) expect_weight_format("matmul", args.weight.format, WeightFormat::kBFloat16);
+  expect_kernel("matmul", args.weight.format);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
   stream.submit("matmul", [&](cudaStream_t handle) {
-    is_e4m3 ? multiply_e4m3(stream, handle, args) : multiply(stream, handle, args);
+    multiply_of(args.weight.format)(stream, handle, args);
   });
 }
 
 // One kernel for up to 16 rows, with the same guarantee; more rows go through `matmul` and
 // `swiglu`.
 void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
+  expect_kernel("gated_product", args.weight.format);
   const bool is_e4m3 = stores_e4m3(args.weight.format);
-  if (!is_e4m3) expect_weight_format("gated_product", args.weight.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
   const bool vectors =
@@ -166,6 +195,7 @@ void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
   }
   stream.submit("gated_product", [&](cudaStream_t) {
     if (is_e4m3) return gated_skinny_e4m3(stream, args);
+    if (is_uint4(args.weight.format)) return gated_skinny_uint4(stream, args);
     gated_skinny(
         stream, args,
         gated_shape(args.weight.num_rows, args.weight.num_cols, num_multiprocessors(stream)));

@@ -16,6 +16,7 @@
 #include "ops/cuda/matmul/e4m3.h"
 #include "ops/cuda/matmul/matmul.h"
 #include "ops/cuda/matmul/state.h"
+#include "ops/cuda/matmul/uint4.h"
 
 namespace sluice::cuda {
 namespace {
@@ -100,8 +101,13 @@ void pack_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& s
 // it piece by piece into pinned memory.
 void CudaOps::pack_weight(Stream& on, const PackWeightArgs& args) const {
   const bool is_e4m3 = stores_e4m3(args.dst.format);
-  if (!is_e4m3) expect_weight_format("pack_weight", args.dst.format, WeightFormat::kBFloat16);
   CudaStream& stream = as_cuda(on);
+  if (is_uint4(args.dst.format)) {
+    return stream.submit("pack_weight", [&](cudaStream_t handle) {
+      pack_uint4(handle, args, matmul_state(stream));
+    });
+  }
+  if (!is_e4m3) expect_weight_format("pack_weight", args.dst.format, WeightFormat::kBFloat16);
   stream.submit("pack_weight", [&](cudaStream_t handle) {
     const DType dtype = args.src.dtype();
     const size_t dst_bytes = is_e4m3 ? 1 : sizeof(uint16_t);

@@ -1,0 +1,115 @@
+// Orders integers of 4 bits for the kernels while they go through pinned memory, and their scales
+// and zero points by group.
+//
+// Bound: the host's threads, which read one byte for each integer and write half of one.
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "device/cuda/cuda_check.h"
+#include "ops/cuda/matmul/state.h"
+#include "ops/cuda/matmul/uint4.h"
+#include "ops/cuda/op_memory.h"
+
+namespace sluice::cuda {
+namespace {
+
+// Rows whose integers a thread reads at once: the words of some files hold eight rows.
+constexpr int64_t kRowsAtOnce = 16;
+constexpr int64_t kWordColumns = 8;
+
+// The word of columns [column, column + 8) of a row of `k` codes; past its end they are 0.
+uint32_t word_of(const uint8_t* codes, int64_t column, int64_t k) {
+  uint32_t word = 0;
+  for (int64_t i = 0; i < std::min(kWordColumns, k - column); ++i) {
+    word |= static_cast<uint32_t>(codes[column + i]) << (i % 2 * 16 + i / 2 * 4);
+  }
+  return word;
+}
+
+// A row of codes, one a byte, in the order of Uint4Layout.
+void pack_row(const uint8_t* codes, int64_t k, std::byte* to) {
+  for (int64_t first = 0; first < k; first += kUint4Columns) {
+    for (int64_t i = 0; i < kUint4Columns / kWordColumns; ++i, to += sizeof(uint32_t)) {
+      const int64_t column = first + i % 4 * 32 + i / 4 * kWordColumns;
+      const uint32_t word = word_of(codes, column, k);
+      std::memcpy(to, &word, sizeof word);
+    }
+  }
+}
+
+void read_rows(const PackWeightArgs& args, int64_t row, std::span<std::byte> codes) {
+  const auto offset = static_cast<size_t>(row * args.dst.num_cols);
+  if (args.reader != nullptr) return args.reader->read(offset, codes);
+  std::memcpy(codes.data(), args.src.bytes() + offset, codes.size());
+}
+
+// Bytes [offset, offset + piece.size()) of the packed rows of `src`, which may begin and end within
+// a row.
+void fetch_rows(const PackWeightArgs& args, int64_t row_bytes, size_t offset,
+                std::span<std::byte> piece) {
+  const int64_t k = args.dst.num_cols;
+  const auto begin = static_cast<int64_t>(offset);
+  const int64_t end = begin + std::ssize(piece);
+  const int64_t end_row = (end + row_bytes - 1) / row_bytes;
+  std::vector<std::byte> codes(static_cast<size_t>(kRowsAtOnce * k));
+  std::vector<std::byte> packed(static_cast<size_t>(row_bytes));
+  for (int64_t first = begin / row_bytes; first < end_row; first += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, end_row - first);
+    read_rows(args, first, std::span(codes).first(static_cast<size_t>(count * k)));
+    for (int64_t row = first; row < first + count; ++row) {
+      pack_row(reinterpret_cast<const uint8_t*>(codes.data()) + (row - first) * k, k,
+               packed.data());
+      const int64_t from = std::max(row * row_bytes, begin);
+      const int64_t to = std::min((row + 1) * row_bytes, end);
+      std::memcpy(piece.data() + (from - begin), packed.data() + (from - row * row_bytes),
+                  static_cast<size_t>(to - from));
+    }
+  }
+}
+
+// Values of the rows of `src`, group by group, each as often as it stands for a row.
+template <typename Value>
+void pack_values(cudaStream_t handle, const PackWeightArgs& args, const Value* values,
+                 std::byte* first, MatmulState& state) {
+  const int64_t per_row = scales_per_row(args.dst.format, args.dst.num_cols);
+  for (int64_t group = 0; group < per_row; ++group) {
+    std::byte* const dst =
+        first + static_cast<size_t>(group * args.dst.num_rows + args.row_begin) * sizeof(Value);
+    const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
+      auto* to = reinterpret_cast<Value*>(piece.data());
+      auto row = static_cast<int64_t>(offset / sizeof(Value));
+      for (size_t i = 0; i < piece.size() / sizeof(Value); ++i, ++row) {
+        to[i] = values[row / args.scale_rows * per_row + group];
+      }
+    };
+    const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
+      check_cuda(cudaMemcpyAsync(dst + offset, piece, num_bytes, cudaMemcpyHostToDevice, handle),
+                 "cudaMemcpyAsync");
+    };
+    state.staging().run(handle, static_cast<size_t>(args.src.dim(0)) * sizeof(Value), fetch,
+                        enqueue);
+  }
+}
+
+}  // namespace
+
+void pack_uint4(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
+  const Uint4Layout layout = uint4_layout(args.dst.format, args.dst.num_rows, args.dst.num_cols);
+  std::byte* const dst = args.dst.data + args.row_begin * layout.row_bytes;
+  const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
+    fetch_rows(args, layout.row_bytes, offset, piece);
+  };
+  const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
+    check_cuda(cudaMemcpyAsync(dst + offset, piece, num_bytes, cudaMemcpyHostToDevice, handle),
+               "cudaMemcpyAsync");
+  };
+  state.converted();
+  state.staging().run(handle, static_cast<size_t>(args.src.dim(0) * layout.row_bytes), fetch,
+                      enqueue);
+  pack_values(handle, args, args.scales.data<float>(), args.dst.data + layout.scales_at, state);
+  pack_values(handle, args, args.zeros.data<uint8_t>(), args.dst.data + layout.zeros_at, state);
+}
+
+}  // namespace sluice::cuda
