@@ -73,6 +73,15 @@ KvOffload kv_offload_named(std::string_view name) {
   return static_cast<KvOffload>(found - std::begin(kKvOffloadNames));
 }
 
+EngineOptions with_offload(EngineOptions options, KvOffload mode) {
+  options.kv.offload = mode;
+  options.kv.num_slots = 2;
+  options.kv.slot_blocks = 2;
+  options.kv.host_bytes = 16 << 20;
+  options.kv.device_bytes = 0;
+  return options;
+}
+
 std::vector<int32_t> random_tokens(int64_t count, uint64_t seed, int32_t vocab_size) {
   std::mt19937_64 random(seed);
   std::vector<int32_t> tokens(static_cast<size_t>(count));

@@ -30,6 +30,10 @@ EngineOptions tiny_options(const std::string& model_name);
 // The mode of that name: "off", "chunked", "layerwise" or "auto".
 KvOffload kv_offload_named(std::string_view name);
 
+// The same engine with KV in host memory: a ring of few small slots, and no blocks that stay on the
+// device.
+EngineOptions with_offload(EngineOptions options, KvOffload mode);
+
 // `count` token ids that are no end token, from `seed`.
 std::vector<int32_t> random_tokens(int64_t count, uint64_t seed, int32_t vocab_size = 160);
 

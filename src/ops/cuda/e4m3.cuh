@@ -4,8 +4,8 @@
 // changes, and has no minimum of 16-bit integers on all architectures. GPUs from sm_89 on convert
 // e4m3 in one instruction, but to f16, whose range is too small for the scales.
 //
-// Used by the kernels that write or read KV of KvElement::kE4m3. Thread rule: device code, pure
-// functions of registers.
+// Used by the kernels that write or read KV of KvElement::kE4m3, and by those of weights in e4m3.
+// Thread rule: device code, pure functions of registers.
 #pragma once
 
 #include <cstdint>

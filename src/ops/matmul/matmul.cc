@@ -20,6 +20,9 @@ void require_scales(ShapeContract& shapes, const PackWeightArgs& args) {
   const WeightFormat format = args.dst.format;
   shapes.require(args.scales.present() && args.scale_rows > 0,
                  "a format with scales must have scales and a positive scale_rows");
+  shapes.require(format.group_rows == 1 || (args.scale_rows == format.group_rows &&
+                                            args.row_begin % format.group_rows == 0),
+                 "blocks of scales begin at multiples of their rows, and have no other rows");
   shapes.bind("scales", (args.src.dim(0) + args.scale_rows - 1) / args.scale_rows);
   shapes.bind("per_row", scales_per_row(format, args.dst.num_cols));
   shapes.expect("scales", args.scales, DType::kF32, {"scales", "per_row"});

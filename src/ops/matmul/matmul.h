@@ -43,7 +43,8 @@ struct PackWeightArgs {
 // row is written with that row.
 // Shapes: src [n, dst.num_cols]; row_begin + n <= dst.num_rows; scales [ceil(n / scale_rows),
 // scales_per_row] for a format with scales, zeros likewise for integers, order [dst.num_cols] for a
-// format with orders, whose row_begin is a multiple of kOrderRows; else absent.
+// format with orders, whose row_begin is a multiple of kOrderRows; else absent. Of kE4m3Blocks
+// scale_rows is 128, and row_begin a multiple of it.
 // Types: bf16, f16 or f32 to bf16, rounded to nearest; u8 to e4m3, as codes, and to integers, one a
 // byte, of which those of 4 bits are below 16.
 // Aliasing: none; `src` is host memory and `dst` device memory.
@@ -63,8 +64,9 @@ struct MatmulArgs {
 // Shapes: x [m, k], weight [n, k], bias [n], out [m, n].
 // Types: bf16 in, bf16 or f32 out; summed in f32 and rounded once. The weight has its own format:
 // with scales, products of x and e4m3, or integers less their zero points, are summed over up to
-// 128 columns of a group, and the sum times the scale is added to those of the columns before;
-// e4m3's NaN is NaN.
+// 128 columns of a group, and the sum times the scale is added to those of the columns before. On
+// the CPU e4m3's NaN is NaN. On CUDA it is a number, since loading refuses it, and with e4m3 more
+// than 16 rows of x are rounded to e4m3 or the weight to bf16 (docs/adr/0033).
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only. A row's bits depend on that row alone on the CPU; on CUDA they may depend on
 // m.

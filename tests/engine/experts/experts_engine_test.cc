@@ -294,10 +294,7 @@ TEST(Experts, ThreadsTilesAndThePlaceOfKvChangeNoBit) {
   expect_same("chunks of 7", [](EngineOptions& o) { o.prefill_chunk_tokens = 7; });
   for (const char* mode : {"chunked", "layerwise"}) {
     expect_same(mode, [&](EngineOptions& o) {
-      o.kv.offload = testing::kv_offload_named(mode);
-      o.kv.num_slots = 2;
-      o.kv.slot_blocks = 2;
-      o.kv.host_bytes = 16 << 20;
+      o = testing::with_offload(o, testing::kv_offload_named(mode));
     });
   }
 }

@@ -125,12 +125,8 @@ TEST(Fp8Weights, RowsDoNotDependOnEachOtherNorOnThePlaceOfKv) {
       testing::expect_all_same(testing::run_engine(alone, jobs()), together, "alone");
     }
     for (const char* mode : {"chunked", "layerwise"}) {
-      EngineOptions offloaded = options_of(dir);
-      offloaded.kv.offload = testing::kv_offload_named(mode);
-      offloaded.kv.num_slots = 2;
-      offloaded.kv.slot_blocks = 2;
-      offloaded.kv.host_bytes = 16 << 20;
-      offloaded.kv.device_bytes = 0;
+      const EngineOptions offloaded =
+          testing::with_offload(options_of(dir), testing::kv_offload_named(mode));
       testing::expect_all_same(testing::run_engine(offloaded, jobs()), together, mode);
     }
   }

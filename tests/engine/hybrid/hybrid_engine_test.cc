@@ -88,10 +88,7 @@ TEST_P(Hybrids, ChunksBatchesThreadsAndThePlaceOfKvChangeNoBit) {
   }
   for (const char* mode : {"chunked", "layerwise"}) {
     expect_same(mode, [&](EngineOptions& o) {
-      o.kv.offload = testing::kv_offload_named(mode);
-      o.kv.num_slots = 2;
-      o.kv.slot_blocks = 2;
-      o.kv.host_bytes = 16 << 20;
+      o = testing::with_offload(o, testing::kv_offload_named(mode));
     });
   }
 }
@@ -111,10 +108,7 @@ TEST_P(Hybrids, SparsePoliciesSelectFromLayersWithKv) {
   options.sparse.topk_tokens = 48;
   const std::vector<RequestOutput> sparse = run_engine(options, jobs);
   EXPECT_NE(sparse[0].token_ids, full[0].token_ids);
-  options.kv.offload = KvOffload::kChunked;
-  options.kv.num_slots = 2;
-  options.kv.slot_blocks = 2;
-  options.kv.host_bytes = 16 << 20;
+  options = testing::with_offload(options, KvOffload::kChunked);
   options.prefill_chunk_tokens = 48;
   expect_all_same(run_engine(options, jobs), sparse, "offloaded");
 }

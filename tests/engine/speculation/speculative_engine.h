@@ -37,12 +37,8 @@ inline EngineOptions speculative(SpeculativeMethod method, int32_t num_tokens) {
 }
 
 inline EngineOptions offloaded(EngineOptions options, KvOffload mode, int32_t block_tokens) {
-  options.kv.offload = mode;
-  options.kv.num_slots = 2;
-  options.kv.slot_blocks = 2;
+  options = with_offload(std::move(options), mode);
   options.kv.block_size = block_tokens;
-  options.kv.host_bytes = 16 << 20;
-  options.kv.device_bytes = 0;
   if (mode != KvOffload::kChunked) return options;
   options.prefill_chunk_tokens = 64;
   options.max_num_batched_tokens = 128;

@@ -186,7 +186,7 @@ CublasLtMatmul::Plan* CublasLtMatmul::plan_for(const Shape& shape) {
 // The algorithm of the rounded shape where it fits this one too, as it nearly always does.
 std::unique_ptr<CublasLtMatmul::Plan> CublasLtMatmul::make_plan(const Shape& shape) {
   auto plan = std::make_unique<Plan>(shape);
-  if (has_scales(shape.format)) plan->set_scales(any_scales(), any_scales());
+  if (stores_e4m3(shape.format)) plan->set_scales(any_scales(), any_scales());
   Shape rounded = shape;
   rounded.m = round_rows(shape.m);
   const auto known = algorithms_.find(rounded);
@@ -210,7 +210,7 @@ std::unique_ptr<CublasLtMatmul::Plan> CublasLtMatmul::make_plan(const Shape& sha
 // descriptor asks for answers with an error; without scales that is one.
 std::optional<cublasLtMatmulAlgo_t> CublasLtMatmul::choose_algorithm(const Shape& shape,
                                                                      const Plan& plan) {
-  if (has_scales(shape.format)) plan.set_scales(any_scales(), any_scales());
+  if (stores_e4m3(shape.format)) plan.set_scales(any_scales(), any_scales());
   Preference preference;
   const auto alignment = static_cast<uint32_t>(shape.alignment_bytes);
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_.size_bytes()});

@@ -1,10 +1,8 @@
-// Products with weights in e4m3 (WeightFormat): codes row by row, then the scales of each group of
-// columns, row by row.
+// Products with weights in e4m3 (WeightFormat): codes row by row, then scales (E4m3ScaleLayout).
 //
 // Up to 16 rows of x the codes are converted in registers. For more, the library multiplies e4m3 by
 // e4m3 where it can (matmul/quantize_rows.h), else parts of the weight that become bf16 in a
-// scratch. Used by matmul/matmul.cc. Thread rule: enqueue
-// only.
+// scratch. Used by matmul/matmul.cc. Thread rule: enqueue only.
 #pragma once
 
 #include <cstddef>

@@ -47,9 +47,6 @@ void launch_convert(cudaStream_t stream, const std::byte* src, uint16_t* dst, si
 // Scales of blocks, which are stored as they are: a row of blocks has a multiple of 4 places, as
 // cuBLASLt reads them, and zeros in those that stand for no columns.
 void pack_block_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
-  SLUICE_CHECK(args.scale_rows == kScaleGroup && args.row_begin % kScaleGroup == 0,
-               "pack_weight: scales of {} rows from row {} on are not those of blocks",
-               args.scale_rows, args.row_begin);
   const E4m3ScaleLayout layout =
       e4m3_scale_layout(args.dst.format, args.dst.num_rows, args.dst.num_cols);
   const int64_t per_row = scales_per_row(args.dst.format, args.dst.num_cols);
