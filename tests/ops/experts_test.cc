@@ -99,7 +99,7 @@ struct Sizes {
 struct Problem {
   Sizes sizes;
   reference::ExpertInput input;
-  bool has_integers = false;  // of 4 bits, with orders of columns
+  WeightFormat format;  // of all weights
 };
 
 Problem random_problem(const Sizes& sizes, int64_t m, uint32_t seed) {
@@ -127,22 +127,79 @@ Problem random_problem(const Sizes& sizes, int64_t m, uint32_t seed) {
 // The numbers of which integers of 4 bits less 8, times kScale, are exact.
 constexpr float kScale = 0x1p-6f;
 constexpr uint8_t kZero = 8;
+constexpr WeightFormat kIntegers = {.numbers = WeightNumbers::kUint4, .group_cols = 32};
 
-void round_to_integers(std::vector<BFloat16>& values) {
-  for (BFloat16& value : values) {
-    const float number = std::round(static_cast<float>(value) / kScale);
-    value = BFloat16(std::clamp(number, -8.0f, 7.0f) * kScale);
+// Every scale is one of these, by the row's or block's number, and by the group's.
+float scale_of(int64_t row, int64_t group) {
+  return std::ldexp(1.0f, static_cast<int>((row + 3 * group) % 5) - 8);
+}
+
+// Codes of e4m3 from 1 to 1.875, of both signs: exact times any scale.
+uint8_t code_of(BFloat16 value, float scale) {
+  const float number = std::abs(static_cast<float>(value)) / scale;
+  const auto eighths = static_cast<uint8_t>(std::clamp(number, 1.0f, 1.875f) * 8 - 8);
+  return static_cast<uint8_t>(0x38 + eighths) | (static_cast<float>(value) < 0 ? 0x80 : 0);
+}
+
+float value_of(uint8_t code, float scale) {
+  const float number = 1.0f + static_cast<float>(code & 7) / 8;
+  return (code & 0x80 ? -number : number) * scale;
+}
+
+// Rows of an expert's matrix that share a scale.
+int64_t scale_rows(WeightFormat format) { return format.group_rows; }
+
+// Makes numbers exact in the format. num_rows: of an expert's matrix.
+void round_to(WeightFormat format, std::vector<BFloat16>& values, int64_t num_rows,
+              int64_t num_cols) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (format.numbers == WeightNumbers::kUint4) {
+      const float number = std::round(static_cast<float>(values[i]) / kScale);
+      values[i] = BFloat16(std::clamp(number, -8.0f, 7.0f) * kScale);
+      continue;
+    }
+    const auto index = static_cast<int64_t>(i);
+    const int64_t row = index / num_cols % num_rows / scale_rows(format);
+    const int64_t group = format.group_cols == 0 ? 0 : index % num_cols / format.group_cols;
+    const float scale = scale_of(row, group);
+    values[i] = BFloat16(value_of(code_of(values[i], scale), scale));
   }
 }
 
-// A matrix of such numbers as integers, its columns in reverse order or turned by one.
+// A matrix of such numbers as codes, with a scale for each row, or block, and group.
+void pack_codes(Machine& machine, const BFloat16* values, const PackedWeight& dst,
+                int64_t row_begin, int64_t num_rows) {
+  const int64_t k = dst.num_cols, groups = scales_per_row(dst.format, k);
+  const int64_t shared = scale_rows(dst.format);
+  std::vector<float> scales;
+  for (int64_t row = 0; row < (num_rows + shared - 1) / shared; ++row) {
+    for (int64_t group = 0; group < groups; ++group) scales.push_back(scale_of(row, group));
+  }
+  std::vector<uint8_t> codes;
+  for (int64_t i = 0; i < num_rows * k; ++i) {
+    const int64_t group = dst.format.group_cols == 0 ? 0 : i % k / dst.format.group_cols;
+    codes.push_back(code_of(values[i], scale_of(i / k / shared, group)));
+  }
+  pack_weight(machine.stream(), {.src = TensorView(codes.data(), DType::kU8, {num_rows, k}),
+                                 .dst = dst,
+                                 .row_begin = row_begin,
+                                 .scales = TensorView(scales.data(), DType::kF32,
+                                                      {std::ssize(scales) / groups, groups}),
+                                 .scale_rows = shared});
+  machine.synchronize();
+}
+
+// A matrix of such numbers as integers, its columns in reverse order, or turned by one, where the
+// format has orders.
 void pack_integers(Machine& machine, const BFloat16* values, const PackedWeight& dst,
                    int64_t row_begin, int64_t num_rows) {
   const int64_t k = dst.num_cols, groups = scales_per_row(dst.format, k);
   const int32_t index = row_begin > 0 ? 1 : 0;
+  const bool is_ordered = dst.format.num_orders > 0;
   std::vector<int32_t> order;
   for (int64_t i = 0; i < k; ++i) {
-    order.push_back(static_cast<int32_t>(index == 0 ? k - 1 - i : (i + 1) % k));
+    const int64_t other = index == 0 ? k - 1 - i : (i + 1) % k;
+    order.push_back(static_cast<int32_t>(is_ordered ? other : i));
   }
   std::vector<uint8_t> codes;
   for (int64_t i = 0; i < num_rows * k; ++i) {
@@ -157,8 +214,8 @@ void pack_integers(Machine& machine, const BFloat16* values, const PackedWeight&
                .row_begin = row_begin,
                .scales = TensorView(scales.data(), DType::kF32, {num_rows, groups}),
                .zeros = TensorView(zeros.data(), DType::kU8, {num_rows, groups}),
-               .order = TensorView(order.data(), DType::kI32, {k}),
-               .order_index = index});
+               .order = is_ordered ? TensorView(order.data(), DType::kI32, {k}) : TensorView(),
+               .order_index = is_ordered ? index : 0});
   machine.synchronize();
 }
 
@@ -168,10 +225,8 @@ PackedExperts pack_experts(Machine& machine, const Problem& problem, std::vector
   const Sizes& sizes = problem.sizes;
   const bool is_pair = !second.empty();
   const int64_t all_rows = is_pair ? 2 * num_rows : num_rows;
-  WeightFormat format;
-  if (problem.has_integers) {
-    format = {.numbers = WeightNumbers::kUint4, .group_cols = 32, .num_orders = is_pair ? 2 : 1};
-  }
+  WeightFormat format = problem.format;
+  if (format.num_orders > 0) format.num_orders = is_pair ? 2 : 1;
   PackedExperts experts{
       .num_experts = static_cast<int32_t>(sizes.num_experts),
       .stride_bytes = packed_weight_bytes(machine.device(), all_rows, num_cols, format)};
@@ -182,13 +237,14 @@ PackedExperts pack_experts(Machine& machine, const Problem& problem, std::vector
       .format = format};
   for (int64_t e = 0; e < sizes.num_experts; ++e) {
     const auto pack_at = [&](std::vector<BFloat16>& values, int64_t row_begin) {
-      if (problem.has_integers) {
-        return pack_integers(machine, values.data() + e * num_rows * num_cols, experts.expert(e),
-                             row_begin, num_rows);
+      BFloat16* const matrix = values.data() + e * num_rows * num_cols;
+      const PackedWeight expert = experts.expert(e);
+      if (stores_integers(format)) {
+        return pack_integers(machine, matrix, expert, row_begin, num_rows);
       }
-      pack_weight(machine.stream(), {.src = TensorView(values.data() + e * num_rows * num_cols,
-                                                       DType::kBF16, {num_rows, num_cols}),
-                                     .dst = experts.expert(e),
+      if (stores_e4m3(format)) return pack_codes(machine, matrix, expert, row_begin, num_rows);
+      pack_weight(machine.stream(), {.src = TensorView(matrix, DType::kBF16, {num_rows, num_cols}),
+                                     .dst = expert,
                                      .row_begin = row_begin});
     };
     pack_at(first, 0);
@@ -262,16 +318,33 @@ std::vector<Sizes> all_sizes() {
   return {{8, 2, 64, 48}, {5, 3, 50, 37}, {16, 1, 33, 16}, {3, 3, 96, 130}};
 }
 
-// Each expert has scales and orders of its own, wherever its weights begin.
-TEST(ExpertMlp, MatchesDoublePrecisionWithIntegers) {
-  if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU has no kernels for integers";
+Problem coded_problem(WeightFormat format, const Sizes& sizes, int64_t m) {
+  Problem problem = random_problem(sizes, m, 7);
+  problem.format = format;
+  for (auto* weights : {&problem.input.gate, &problem.input.up}) {
+    round_to(format, *weights, sizes.intermediate, sizes.hidden);
+  }
+  round_to(format, problem.input.down, sizes.hidden, sizes.intermediate);
+  return problem;
+}
+
+// Each expert has scales, and orders, of its own, wherever its weights begin. On a GPU few rows and
+// many have kernels of their own.
+TEST(ExpertMlp, MatchesDoublePrecisionWithCodes) {
+  std::vector<WeightFormat> formats = {kIntegers, WeightFormat::kE4m3Rows,
+                                       WeightFormat::kE4m3Groups};
+  formats.push_back({.numbers = WeightNumbers::kUint4, .group_cols = 32, .num_orders = 1});
+  formats.push_back({.numbers = WeightNumbers::kUint4});
   for (const CpuIsa isa : runnable_isas()) {
-    Problem problem = random_problem({8, 2, 64, 48}, 19, 7);
-    problem.has_integers = true;
-    for (auto* weights : {&problem.input.gate, &problem.input.up, &problem.input.down}) {
-      round_to_integers(*weights);
+    for (const WeightFormat format : formats) {
+      if (!testing_cpu() && format.num_orders > 0) continue;
+      for (const int64_t m : {1, 19, 300}) {
+        expect_exact(coded_problem(format, {8, 2, 64, 48}, m), isa,
+                     fmt::format("{}, {} rows", weight_format_name(format), m));
+      }
     }
-    expect_exact(problem, isa, "integers");
+    expect_exact(coded_problem(WeightFormat::kE4m3Blocks, {4, 2, 256, 128}, 40), isa, "blocks");
+    expect_exact(coded_problem(WeightFormat::kE4m3Blocks, {4, 2, 256, 128}, 3), isa, "blocks");
   }
 }
 

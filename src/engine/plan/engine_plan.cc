@@ -366,7 +366,9 @@ ResidencySizes residency_sizes(const EnginePlan& plan) {
 }
 
 OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan) {
-  return {.has_coded_weights = config.quantization.present(),
+  const bool has_codes = config.quantization.present();
+  return {.has_coded_weights = has_codes,
+          .has_coded_experts = has_codes && has_experts(config.architecture),
           .kv = plan.kv_layout.block,
           .max_tokens = plan.policies.max_tokens};
 }

@@ -33,14 +33,8 @@ void require_kernels(const ModelConfig& config, const Device& device) {
   if (format.num_orders > 0) {
     fail(ErrorCode::kUnsupported,
          "the weights have orders of columns (desc_act, actorder), for which there are no kernels "
-         "on "
-         "a GPU yet; take a model without, or --device cpu");
+         "on a GPU yet; take a model without, or --device cpu");
   }
-  if (!has_experts(config.architecture)) return;
-  fail(ErrorCode::kUnsupported,
-       "{} is a mixture of experts with quantized weights, for which there are no kernels on a GPU "
-       "yet; take the model in BF16, or --device cpu",
-       architecture_name(config.architecture));
 }
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ namespace cuda {
 size_t CudaOps::memory_bytes(const OpNeeds& needs) const { return stream_memory_bytes(needs); }
 
 void CudaOps::prepare(Stream& stream, const OpNeeds& needs) const {
-  prepare_matmul(as_cuda(stream));
+  prepare_matmul(as_cuda(stream), converted_bytes(needs));
   prepare_attention(as_cuda(stream), kv_scratch_bytes(needs));
 }
 

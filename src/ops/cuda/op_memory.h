@@ -17,8 +17,14 @@ inline constexpr size_t kMatmulWorkspaceBytes = size_t{32} << 20;
 // call that needs more runs in several rounds (attention/decode/decode.h).
 inline constexpr size_t kAttentionScratchBytes = size_t{64} << 20;
 
-// Weights in e4m3 that are multiplied by many rows become bf16 in parts of this size.
+// Weights in codes that are multiplied by many rows become bf16 in parts of this size. For experts
+// it is more, so that some tens of them are multiplied together.
 inline constexpr size_t kConvertedBytes = size_t{64} << 20;
+inline constexpr size_t kConvertedExpertBytes = size_t{256} << 20;
+inline size_t converted_bytes(const OpNeeds& needs) {
+  if (needs.has_coded_experts) return kConvertedExpertBytes;
+  return needs.has_coded_weights ? kConvertedBytes : 0;
+}
 
 // KV in e4m3 becomes bf16 here before prefill reads it: one KV head of the longest sequence, and
 // the table of its blocks, which have at least 4 KiB. Never less than this, so that the heads of
@@ -39,8 +45,8 @@ inline size_t kv_scratch_bytes(const OpNeeds& needs) {
 }
 
 inline size_t stream_memory_bytes(const OpNeeds& needs) {
-  return kMatmulWorkspaceBytes + kAttentionScratchBytes +
-         (needs.has_coded_weights ? kConvertedBytes : 0) + kv_scratch_bytes(needs);
+  return kMatmulWorkspaceBytes + kAttentionScratchBytes + converted_bytes(needs) +
+         kv_scratch_bytes(needs);
 }
 
 // Where the scale of a number of a weight with scales lies: f32 at (row >> row_shift) * row_stride
@@ -67,8 +73,9 @@ inline E4m3ScaleLayout e4m3_scale_layout(WeightFormat format, int64_t num_rows, 
 }
 
 // Where what belongs to integers of 4 bits lies: rows of whole groups of 128 columns, then an f32
-// scale for each group of columns and row, [num_groups, num_rows], then its zero point, u8
-// likewise.
+// scale for each group of columns and row, [num_groups, group_stride], then its zero point, u8
+// likewise. Groups of a multiple of 128 columns, or of all, are kept as groups of 128, smaller ones
+// as groups of 32: repeated values cost at most 2 % of the bytes, and kernels divide by nothing.
 //
 // Of 128 columns, in 64 bytes, word w of 32 bits of the 16 bytes t has columns 32 w + 8 t to
 // 32 w + 8 t + 7: even ones in its low half, odd ones in its high half, in ascending order. So a
@@ -76,7 +83,9 @@ inline E4m3ScaleLayout e4m3_scale_layout(WeightFormat format, int64_t num_rows, 
 // smallest group.
 struct Uint4Layout {
   int64_t row_bytes = 0;
+  int32_t group_cols = 0;
   int64_t num_groups = 0;
+  int32_t group_stride = 0;  // a multiple of 4, since four zero points are read at once
   int64_t scales_at = 0;
   int64_t zeros_at = 0;
   int64_t num_bytes = 0;
@@ -85,12 +94,17 @@ struct Uint4Layout {
 inline constexpr int64_t kUint4Columns = 128;
 
 inline Uint4Layout uint4_layout(WeightFormat format, int64_t num_rows, int64_t num_cols) {
+  const int64_t of_scale = format.group_cols == 0 ? num_cols : format.group_cols;
+  const bool is_whole = of_scale % kUint4Columns == 0 || of_scale >= num_cols;
+  const int64_t num_pieces = (num_cols + kUint4Columns - 1) / kUint4Columns;
   Uint4Layout layout;
-  layout.row_bytes = (num_cols + kUint4Columns - 1) / kUint4Columns * kUint4Columns / 2;
-  layout.num_groups = scales_per_row(format, num_cols);
-  layout.scales_at = num_rows * layout.row_bytes;
-  layout.zeros_at = layout.scales_at + num_rows * layout.num_groups * 4;
-  layout.num_bytes = layout.zeros_at + num_rows * layout.num_groups;
+  layout.row_bytes = num_pieces * kUint4Columns / 2;
+  layout.group_cols = is_whole ? 128 : 32;
+  layout.num_groups = num_pieces * kUint4Columns / layout.group_cols;
+  layout.group_stride = static_cast<int32_t>((num_rows + 3) / 4 * 4);
+  layout.scales_at = (num_rows * layout.row_bytes + 15) / 16 * 16;
+  layout.zeros_at = layout.scales_at + layout.num_groups * layout.group_stride * 4;
+  layout.num_bytes = layout.zeros_at + layout.num_groups * layout.group_stride;
   return layout;
 }
 

@@ -89,7 +89,7 @@ struct ExpertMlpArgs {
 // Order: enqueue only; experts are read when the stream reaches the op. Each pair has a place of
 // its own, so a row's bits do not depend on other rows; on CUDA as long as there are up to 16.
 // Errors: those of `matmul`; on CUDA kUnsupported, thrown by the call, for sizes that are no
-// multiples of 8 and weights other than bf16; an expert that is not there is a failed check, on a
+// multiples of 8; an expert that is not there is a failed check, on a
 // CPU. Source: Shazeer 2017, arXiv 1701.06538, equation 1.
 void expert_mlp(Stream& stream, const ExpertMlpArgs& args);
 

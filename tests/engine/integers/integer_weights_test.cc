@@ -288,6 +288,13 @@ void change_file(const TempDir& dir,
   write_safetensors(path, inputs);
 }
 
+// The error of loading a model, which is the same on every device that takes its format.
+std::string load_error(const TempDir& dir, ErrorCode code = ErrorCode::kModel) {
+  EngineOptions options = options_of(dir);
+  options.device = "cpu";
+  return expect_error(code, [&] { LlmEngine engine(options, nullptr); });
+}
+
 // The error of a file in which one tensor was changed.
 std::string error_after(const IntegerKind& kind, const std::string& tensor,
                         const std::function<void(testing::WrittenTensor&)>& change) {
@@ -296,7 +303,7 @@ std::string error_after(const IntegerKind& kind, const std::string& tensor,
   change_file(dir, [&](std::vector<testing::WrittenTensor>& tensors) {
     change(*std::ranges::find(tensors, tensor, &testing::WrittenTensor::name));
   });
-  return expect_error(ErrorCode::kModel, [&] { LlmEngine engine(options_of(dir), nullptr); });
+  return load_error(dir);
 }
 
 template <typename Value>
@@ -351,8 +358,7 @@ TEST(IntegerWeights, AnUnexpectedOrderIsNamed) {
   json config = testing::integer_config({.form = IntegerForm::kGptq});
   write_integer_model(kTinyModel, {.form = IntegerForm::kGptq, .ordered = true}, dir.path(),
                       {{"quantization_config", config}});
-  const std::string error =
-      expect_error(ErrorCode::kModel, [&] { LlmEngine engine(options_of(dir), nullptr); });
+  const std::string error = load_error(dir);
   EXPECT_TRUE(contains(error, "g_idx\" orders columns")) << error;
 }
 
@@ -361,8 +367,7 @@ TEST(IntegerWeights, AnOrderAtTheMiddleOfAPanelIsRefused) {
   const TempDir dir;
   write_integer_model("qwen3moe-experts8-pair", {.form = IntegerForm::kGptq, .ordered = true},
                       dir.path());
-  const std::string error =
-      expect_error(ErrorCode::kUnsupported, [&] { LlmEngine engine(options_of(dir), nullptr); });
+  const std::string error = load_error(dir, ErrorCode::kUnsupported);
   EXPECT_TRUE(contains(error, "up_proj.weight begins at row 24")) << error;
 }
 

@@ -1,10 +1,14 @@
 // Chooses how the pairs of row and slot of a mixture are computed.
 #include "ops/cuda/experts/experts.h"
 
+#include <algorithm>
+#include <span>
+
 #include "core/error.h"
-#include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/matmul/convert.h"
+#include "ops/cuda/matmul/state.h"
 
 namespace sluice::cuda {
 namespace {
@@ -23,9 +27,16 @@ bool has_vectors(const ExpertMlpArgs& args) {
          is_aligned(args.scratch.act.bytes());
 }
 
-const uint16_t* bf16_of(const PackedWeight& weight) {
-  expect_weight_format("expert_mlp", weight.format, WeightFormat::kBFloat16);
-  return reinterpret_cast<const uint16_t*>(weight.data);
+void expect_kernel(WeightFormat format) {
+  if (is_uint4(format) || stores_e4m3(format)) return;
+  expect_weight_format("expert_mlp", format, WeightFormat::kBFloat16);
+}
+
+// Experts that become bf16 in `scratch_bytes` at a time.
+int32_t experts_at_once(const PackedWeight& expert, size_t scratch_bytes) {
+  const auto expert_bytes =
+      static_cast<size_t>(expert.num_rows * expert.num_cols) * sizeof(uint16_t);
+  return static_cast<int32_t>(scratch_bytes / expert_bytes);
 }
 
 ExpertCall make_call(const ExpertMlpArgs& args) {
@@ -35,10 +46,8 @@ ExpertCall make_call(const ExpertMlpArgs& args) {
   return {.x = halves(args.x),
           .experts = args.experts.data<int32_t>(),
           .shares = args.shares.data<float>(),
-          .gate_up = bf16_of(args.gate_up.first),
-          .down = bf16_of(args.down.first),
-          .gate_up_stride = static_cast<int64_t>(args.gate_up.stride_bytes / sizeof(uint16_t)),
-          .down_stride = static_cast<int64_t>(args.down.stride_bytes / sizeof(uint16_t)),
+          .gate_up = args.gate_up,
+          .down = args.down,
           .shared = args.shared.present() ? halves(args.shared) : nullptr,
           .shared_gate = args.shared.present() ? args.shared_gate.data<float>() : nullptr,
           .out = halves(args.out),
@@ -56,11 +65,49 @@ ExpertCall make_call(const ExpertMlpArgs& args) {
           .intermediate = static_cast<int32_t>(args.down.first.num_cols)};
 }
 
+using Multiply = void (*)(CudaStream& stream, const ExpertCall& call, const ExpertRange& range);
+
+// All experts at once; those in codes as many at a time as become bf16 in the scratch.
+void multiply_all(CudaStream& stream, const ExpertCall& call, const PackedExperts& experts,
+                  Multiply multiply) {
+  const PackedWeight& first = experts.first;
+  if (first.format == WeightFormat::kBFloat16) {
+    return multiply(stream, call,
+                    {.begin = 0,
+                     .count = experts.num_experts,
+                     .weights = reinterpret_cast<const uint16_t*>(first.data),
+                     .stride = static_cast<int64_t>(experts.stride_bytes / sizeof(uint16_t))});
+  }
+  const std::span<std::byte> converted = matmul_state(stream).converted();
+  const int32_t at_once = experts_at_once(first, converted.size());
+  for (int32_t begin = 0; begin < experts.num_experts; begin += at_once) {
+    const int32_t count = std::min(at_once, experts.num_experts - begin);
+    convert_to_bf16(stream, {.weight = experts.expert(begin),
+                             .num_rows = first.num_rows,
+                             .to = converted.data(),
+                             .num_weights = count,
+                             .stride_bytes = experts.stride_bytes});
+    multiply(stream, call,
+             {.begin = begin,
+              .count = count,
+              .weights = reinterpret_cast<const uint16_t*>(converted.data()),
+              .stride = first.num_rows * first.num_cols});
+  }
+}
+
+// Whether an expert fits the scratch, if it needs one.
+bool fits_scratch(CudaStream& stream, const PackedExperts& experts) {
+  return experts.first.format == WeightFormat::kBFloat16 ||
+         experts_at_once(experts.first, matmul_state(stream).converted().size()) > 0;
+}
+
 }  // namespace
 
 // Up to 16 rows, and on GPUs other than Hopper, each pair reads its expert's weights; more rows are
 // sorted by expert. Errors: kUnsupported for sizes that are no multiples of 8.
 void CudaOps::expert_mlp(Stream& on, const ExpertMlpArgs& args) const {
+  expect_kernel(args.gate_up.first.format);
+  expect_kernel(args.down.first.format);
   const ExpertCall call = make_call(args);
   if (!has_vectors(args)) {
     fail(ErrorCode::kUnsupported,
@@ -71,11 +118,13 @@ void CudaOps::expert_mlp(Stream& on, const ExpertMlpArgs& args) const {
   if (call.num_rows == 0) return;
   CudaStream& stream = as_cuda(on);
   stream.submit("expert_mlp", [&](cudaStream_t) {
-    if (call.num_rows <= kFewRows || stream.cuda_device().properties().major != 9) {
+    if (call.num_rows <= kFewRows || !multiplies_sorted_pairs(stream) ||
+        !fits_scratch(stream, args.gate_up) || !fits_scratch(stream, args.down)) {
       return run_each_pair(stream, call);
     }
     sort_pairs(stream, call);
-    if (!multiply_sorted_pairs(stream, call)) return run_each_pair(stream, call);
+    multiply_all(stream, call, args.gate_up, multiply_sorted_gates);
+    multiply_all(stream, call, args.down, multiply_sorted_downs);
     sum_slots(stream, call);
   });
 }

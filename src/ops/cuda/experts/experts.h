@@ -16,15 +16,13 @@ class CudaStream;
 
 namespace cuda {
 
-// Plain pointers and sizes of ExpertMlpArgs. Weights are bf16, row by row.
+// Plain pointers and sizes of ExpertMlpArgs.
 struct ExpertCall {
-  const uint16_t* x = nullptr;        // [num_rows][hidden]
-  const int32_t* experts = nullptr;   // [num_rows][num_slots]
-  const float* shares = nullptr;      // [num_rows][num_slots]
-  const uint16_t* gate_up = nullptr;  // of expert 0: [2 * intermediate][hidden]
-  const uint16_t* down = nullptr;     // of expert 0: [hidden][intermediate]
-  int64_t gate_up_stride = 0;         // elements from an expert to the next
-  int64_t down_stride = 0;
+  const uint16_t* x = nullptr;         // [num_rows][hidden]
+  const int32_t* experts = nullptr;    // [num_rows][num_slots]
+  const float* shares = nullptr;       // [num_rows][num_slots]
+  PackedExperts gate_up;               // each [2 * intermediate][hidden]
+  PackedExperts down;                  // each [hidden][intermediate]
   const uint16_t* shared = nullptr;    // [num_rows][hidden], or null
   const float* shared_gate = nullptr;  // [num_rows]
   uint16_t* out = nullptr;             // [num_rows][hidden]
@@ -55,9 +53,20 @@ void sort_pairs(CudaStream& stream, const ExpertCall& call);
 // out from products: the slots of a row in their order.
 void sum_slots(CudaStream& stream, const ExpertCall& call);
 
-// Products of sorted pairs on Hopper: act from rows, products from act.
-// REQUIRES: as run_each_pair. Returns false, having enqueued nothing, in a build without sm_90a.
-bool multiply_sorted_pairs(CudaStream& stream, const ExpertCall& call);
+// Neighbouring experts whose weights are bf16, row by row, at equal distances.
+struct ExpertRange {
+  int32_t begin = 0;
+  int32_t count = 0;
+  const uint16_t* weights = nullptr;  // of the first one
+  int64_t stride = 0;                 // elements from an expert to the next
+};
+
+// Whether sorted pairs have kernels: on Hopper, in a build with sm_90a.
+bool multiplies_sorted_pairs(CudaStream& stream);
+// Products of the pairs of a range: act from rows, with weights of gate_up; products from act, with
+// those of down. REQUIRES: as run_each_pair; multiplies_sorted_pairs; sort_pairs ran before.
+void multiply_sorted_gates(CudaStream& stream, const ExpertCall& call, const ExpertRange& range);
+void multiply_sorted_downs(CudaStream& stream, const ExpertCall& call, const ExpertRange& range);
 
 }  // namespace cuda
 }  // namespace sluice

@@ -1,8 +1,17 @@
 // Linked instead of sorted_pairs_sm90.cu in a build without sm_90a.
+#include "core/error.h"
 #include "ops/cuda/experts/experts.h"
 
 namespace sluice::cuda {
 
-bool multiply_sorted_pairs(CudaStream&, const ExpertCall&) { return false; }
+bool multiplies_sorted_pairs(CudaStream&) { return false; }
+
+void multiply_sorted_gates(CudaStream&, const ExpertCall&, const ExpertRange&) {
+  SLUICE_CHECK(false, "multiply_sorted_gates: a build without sm_90a");
+}
+
+void multiply_sorted_downs(CudaStream&, const ExpertCall&, const ExpertRange&) {
+  SLUICE_CHECK(false, "multiply_sorted_downs: a build without sm_90a");
+}
 
 }  // namespace sluice::cuda

@@ -39,18 +39,18 @@ struct alignas(1024) Shared {
 };
 
 struct ProductCall {
-  const int32_t* begins;       // [num_experts + 1]
-  const int32_t* first_tiles;  // [num_experts + 1]
-  int32_t num_experts;
-  int32_t sum_columns;  // of both factors
-  int32_t num_columns;  // of the result: act's or hidden
-  uint16_t* act;        // the result with a gate: bf16 [pairs][num_columns]
-  float* products;      // and without
+  const int32_t* begins;       // [num_experts + 1], of the range's experts
+  const int32_t* first_tiles;  // likewise
+  int32_t num_experts;         // of the range
+  int32_t sum_columns;         // of both factors
+  int32_t num_columns;         // of the result: act's or hidden
+  uint16_t* act;               // the result with a gate: bf16 [pairs][num_columns]
+  float* products;             // and without
 };
 
-// The CTA's pairs [begin, end), all of `expert`, and where its tile begins.
+// The CTA's pairs [begin, end), all of one expert, and where its tile begins.
 struct Tile {
-  int32_t expert;
+  int32_t expert;  // of the range
   int32_t begin;
   int32_t end;
 };
@@ -160,7 +160,7 @@ __device__ inline void store(const ProductCall& call, const Tile& tile, int grou
   }
 }
 
-// grid: (parts of the weight's rows, row tiles: at least as many as there are).
+// grid: (parts of the weight's rows, row tiles: at least as many as the range has).
 template <bool kGated>
 __global__ void __launch_bounds__(kThreads, 2)
     multiply_sorted(const __grid_constant__ ProductCall call,
@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<Shared*>(shared_bytes +
                                             (1024 - shared_address(shared_bytes) % 1024) % 1024);
-  if (static_cast<int32_t>(blockIdx.y) >= call.first_tiles[call.num_experts]) return;
+  const int32_t index = call.first_tiles[0] + static_cast<int32_t>(blockIdx.y);
+  if (index >= call.first_tiles[call.num_experts]) return;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&shared.full[i]), 1);
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     barrier_init_fence();
   }
   __syncthreads();
-  const Tile tile = tile_of(call, static_cast<int32_t>(blockIdx.y));
+  const Tile tile = tile_of(call, index);
   const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpThreads, 0);
   if (warp == 4 * kConsumers) {
     if (threadIdx.x % kWarpThreads == 0) produce<kGated>(call, &pairs, &weights, tile, shared);
@@ -190,10 +191,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // Weights as [expert][half][row][column]; without a gate one half.
-CUtensorMap weight_map(const uint16_t* weights, int64_t stride, int64_t rows, int64_t halves,
-                       int64_t columns, int32_t num_experts) {
-  return make_tensor_map(weights, {columns, rows, halves, num_experts},
-                         {columns * 2, rows * columns * 2, stride * 2}, {kStepColumns, 64, 1, 1});
+CUtensorMap weight_map(const ExpertRange& range, int64_t rows, int64_t halves, int64_t columns) {
+  return make_tensor_map(range.weights, {columns, rows, halves, range.count},
+                         {columns * 2, rows * columns * 2, range.stride * 2},
+                         {kStepColumns, 64, 1, 1});
 }
 
 CUtensorMap pair_map(const uint16_t* rows, int64_t num_pairs, int64_t columns) {
@@ -215,7 +216,7 @@ void launch(CudaStream& stream, const ExpertCall& call, const ProductCall& produ
   const int num_parts = (product.num_columns + kColumns - 1) / kColumns;
   // Each expert with pairs may waste a part of its last tile.
   const int num_tiles =
-      call.num_pairs() / kExpertTileRows + std::min(call.num_experts, call.num_pairs());
+      call.num_pairs() / kExpertTileRows + std::min(product.num_experts, call.num_pairs());
   const dim3 grid(static_cast<unsigned>(num_parts), static_cast<unsigned>(num_tiles));
   kernel<<<grid, kThreads, kSharedBytes, stream.handle()>>>(product, pairs, weights);
   check_cuda(cudaGetLastError(), "launch of the products of experts");
@@ -223,25 +224,32 @@ void launch(CudaStream& stream, const ExpertCall& call, const ProductCall& produ
 
 }  // namespace
 
-bool multiply_sorted_pairs(CudaStream& stream, const ExpertCall& call) {
-  if (stream.cuda_device().properties().major != 9) return false;
-  ProductCall product = {.begins = call.begins,
-                         .first_tiles = call.first_tiles,
-                         .num_experts = call.num_experts,
-                         .sum_columns = call.hidden,
-                         .num_columns = call.intermediate,
-                         .act = call.act,
-                         .products = nullptr};
+bool multiplies_sorted_pairs(CudaStream& stream) {
+  return stream.cuda_device().properties().major == 9;
+}
+
+void multiply_sorted_gates(CudaStream& stream, const ExpertCall& call, const ExpertRange& range) {
+  const ProductCall product = {.begins = call.begins + range.begin,
+                               .first_tiles = call.first_tiles + range.begin,
+                               .num_experts = range.count,
+                               .sum_columns = call.hidden,
+                               .num_columns = call.intermediate,
+                               .act = call.act,
+                               .products = nullptr};
   launch<true>(stream, call, product, pair_map(call.rows, call.num_pairs(), call.hidden),
-               weight_map(call.gate_up, call.gate_up_stride, call.intermediate, 2, call.hidden,
-                          call.num_experts));
-  product.sum_columns = call.intermediate;
-  product.num_columns = call.hidden;
-  product.products = call.products;
-  launch<false>(
-      stream, call, product, pair_map(call.act, call.num_pairs(), call.intermediate),
-      weight_map(call.down, call.down_stride, call.hidden, 1, call.intermediate, call.num_experts));
-  return true;
+               weight_map(range, call.intermediate, 2, call.hidden));
+}
+
+void multiply_sorted_downs(CudaStream& stream, const ExpertCall& call, const ExpertRange& range) {
+  const ProductCall product = {.begins = call.begins + range.begin,
+                               .first_tiles = call.first_tiles + range.begin,
+                               .num_experts = range.count,
+                               .sum_columns = call.intermediate,
+                               .num_columns = call.hidden,
+                               .act = nullptr,
+                               .products = call.products};
+  launch<false>(stream, call, product, pair_map(call.act, call.num_pairs(), call.intermediate),
+                weight_map(range, call.hidden, 1, call.intermediate));
 }
 
 }  // namespace sluice::cuda

@@ -7,6 +7,7 @@
 // nothing is read (docs/kernels/cuda_ops.md). Thread rule: enqueue only.
 #include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/e4m3.cuh"
+#include "ops/cuda/matmul/convert.h"
 #include "ops/cuda/matmul/e4m3.h"
 #include "ops/cuda/matmul/skinny_ring.cuh"
 #include "ops/cuda/op_memory.h"
@@ -47,22 +48,20 @@ __device__ inline Bf16x8 read_codes(uint32_t first, uint32_t second) {
            code_pair(second << 8, second << 4), code_pair(second, second >> 4)}};
 }
 
-// A lane has columns 16 t to 16 t + 15 of each half of a group. kBlocks: scales of 128 rows.
-template <bool kBlocks>
+// A lane has columns 16 t to 16 t + 15 of each half of a group.
 struct E4m3Codec {
   using Call = E4m3Call;
   static constexpr int kPieces = 2;  // halves of a group
+  static constexpr int kScales = 1;
+  static constexpr bool kHasZeros = false;
 
-  __device__ static int column(int i, const Lane& lane) {
-    return i / 2 * (kGroup / 2) + lane.quarter() * 16 + i % 2 * 8;
-  }
+  __device__ static int first_column(const Lane& lane) { return lane.quarter() * 16; }
+  __device__ static constexpr int column_offset(int i) { return i / 2 * (kGroup / 2) + i % 2 * 8; }
 
-  __device__ static const void* locate(const Call& all, int64_t row, int group, int half,
-                                       const Lane& lane) {
-    const SkinnyCall& call = all.product;
-    const int k = group * kGroup + column(2 * half, lane);
-    if (row >= call.n || k >= call.k) return nullptr;
-    return static_cast<const uint8_t*>(call.weight) + row * call.k + k;
+  __device__ static int row_bytes(const Call& all) { return all.product.k; }
+
+  __device__ static const float* scale_at(const Call& all, int row, int group, int /*s*/) {
+    return all.scales.of(row, group);
   }
 
   // Columns 0, 2 and 1, 3 of four neighbours, as two pairs, times 2^80: the order in which codes
@@ -82,76 +81,39 @@ struct E4m3Codec {
     return ordered;
   }
 
-  // The scales of a lane's sums. Blocks of 128 rows have whole tiles: one scale for each half of
-  // them, which with a gate are gates and `up`.
-  template <int kTiles, bool kGated>
-  struct Scales {
-    float of_tiles[kTiles][2];
-
-    __device__ void load(const Call& all, const Lane& lane, int part, int group) {
+  // Tiles in turn, so that no product waits for the one before.
+  template <int kTiles, bool kHigh>
+  __device__ static void add_group(const Stage<E4m3Codec, kTiles>& stage,
+                                   const Columns<E4m3Codec, kHigh>& x, const Lane& lane,
+                                   Sums<kTiles, kHigh>& sums) {
+    Sums<kTiles, kHigh> of_group;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const int64_t row = first_row<kTiles, kGated>(all.product, part, tile);
-        const int of_half = kGated && tile >= kTiles / 2 ? kTiles / 2 : 0;
-        if (kBlocks && tile == of_half) {
-          of_tiles[tile][0] = *all.scales.of(row, group) * kProductScale;
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (kBlocks) {
-            of_tiles[tile][i] = of_tiles[of_half][0];
-          } else {
-            const int64_t mine = min(row + lane.first_sum() + i, int64_t{all.product.n} - 1);
-            of_tiles[tile][i] = *all.scales.of(mine, group) * kProductScale;
-          }
-        }
+        const auto& upper = stage.codes[tile][0][i / 2][lane.id].pairs;
+        const auto& lower = stage.codes[tile][1][i / 2][lane.id].pairs;
+        of_group.add(tile, x, i, read_codes(upper[i % 2 * 2], upper[i % 2 * 2 + 1]),
+                     read_codes(lower[i % 2 * 2], lower[i % 2 * 2 + 1]));
       }
     }
-
-    template <bool kHigh>
-    __device__ void add_group(const Stage<kTiles, kPieces>& stage,
-                              const Columns<E4m3Codec, kHigh>& x, const Lane& lane,
-                              float (&sums)[kTiles][4]) const {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        float of_group[4] = {};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const Bf16x8 packed = stage.codes[tile][half][lane.id];
-          multiply(of_group, x.low[2 * half], x.high[2 * half],
-                   read_codes(packed.pairs[0], packed.pairs[1]));
-          multiply(of_group, x.low[2 * half + 1], x.high[2 * half + 1],
-                   read_codes(packed.pairs[2], packed.pairs[3]));
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sums[tile][i] = __fmaf_rn(of_group[i], of_tiles[tile][i % 2], sums[tile][i]);
-        }
-      }
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int row = tile * kRingTileRows + lane.row();
+      sums.add_scaled(tile, of_group, stage.scale(0, row) * kProductScale,
+                      stage.scale(0, row + 8) * kProductScale);
     }
-  };
+  }
 };
 
-// Each shape is the fastest of 17 for the matrices of a model of 8 G weights
-// (docs/kernels/cuda_ops.md): the blocks that are there at a time have about as many parts as the
-// weight, and at least 16 warps.
-template <typename Codec>
+// Each shape is the fastest of 9 in a chain of the products of a model of 8 G weights
+// (docs/kernels/cuda_ops.md).
 void launch(CudaStream& stream, const E4m3Call& call, DType out) {
   const int num_multiprocessors = stream.cuda_device().properties().multiProcessorCount;
   if (call.product.n <= 32 * num_multiprocessors) {
-    return launch_skinny_codes<Codec, 4, 16, 2>(stream, call, out, 1);
+    return launch_skinny_codes<E4m3Codec, 2, 16, 2>(stream, call, out, 1);
   }
-  if (call.product.n <= 48 * num_multiprocessors) {
-    return launch_skinny_codes<Codec, 2, 8, 2>(stream, call, out, 3);
-  }
-  launch_skinny_codes<Codec, 4, 8, 2>(stream, call, out, 2);
-}
-
-void launch(CudaStream& stream, const E4m3Call& call, DType out) {
-  // With a gate, both halves of a block's tiles lie in one block of scales.
-  const bool is_blocks = call.scales.layout.row_shift > 0 && call.product.gated % kGroup == 0;
-  is_blocks ? launch<E4m3Codec<true>>(stream, call, out)
-            : launch<E4m3Codec<false>>(stream, call, out);
+  launch_skinny_codes<E4m3Codec, 2, 8, 2>(stream, call, out, 2);
 }
 
 // One warp per element of out: lanes take every 32nd column, then add up.
@@ -174,33 +136,32 @@ __global__ void __launch_bounds__(128) any_e4m3_product(SkinnyCall call, Scales 
 }
 
 struct ConvertCall {
-  const uint8_t* codes;
+  const uint8_t* codes;  // of the first row
   Scales scales;
+  int64_t stride;  // bytes from a weight to the next
   uint16_t* to;
-  int64_t num_pieces;  // of 16 columns
+  int64_t num_pieces;  // of 8 columns, of a weight
   int32_t pieces_per_row;
   int64_t first_row;  // of the weight
 };
 
-// A thread converts 16 columns of a row.
-__global__ void __launch_bounds__(256) convert_codes(ConvertCall call) {
+// grid: (parts of a weight, weights). A thread converts 8 columns of a row.
+__global__ void __launch_bounds__(256) convert_codes(const __grid_constant__ ConvertCall call) {
   const int64_t piece = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
   wait_for_earlier_work();  // `to` was read by an earlier product
   if (piece >= call.num_pieces) return;
+  const int64_t offset = blockIdx.y * call.stride;
   const int64_t row = piece / call.pieces_per_row;
-  const auto column = static_cast<int32_t>(piece % call.pieces_per_row) * 16;
-  const float scale = *call.scales.of(call.first_row + row, column / kGroup);
-  const uint4 codes = *reinterpret_cast<const uint4*>(call.codes + piece * 16);
-  const uint2 halves[2] = {{codes.x, codes.y}, {codes.z, codes.w}};
-  auto* to = reinterpret_cast<Bf16x8*>(call.to + piece * 16);
+  const auto column = static_cast<int32_t>(piece % call.pieces_per_row) * 8;
+  const float* scale_of_first = call.scales.of(call.first_row + row, column / kScaleGroup);
+  const float scale =
+      *reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(scale_of_first) + offset);
+  const uint2 codes = *reinterpret_cast<const uint2*>(call.codes + offset + piece * 8);
+  float values[8];
+  unpack(read_e4m3(codes, e4m3_factors(kExponentOfOne)), values);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float values[8];
-    unpack(read_e4m3(halves[half], e4m3_factors(kExponentOfOne)), values);
-#pragma unroll
-    for (float& value : values) value *= scale;
-    to[half] = pack(values);
-  }
+  for (float& value : values) value *= scale;
+  reinterpret_cast<Bf16x8*>(call.to)[blockIdx.y * call.num_pieces + piece] = pack(values);
 }
 
 Scales scales_of(const PackedWeight& weight) {
@@ -240,17 +201,19 @@ void matmul_any_e4m3(CudaStream& stream, const MatmulArgs& args) {
       call, scales_of(args.weight));
 }
 
-void convert_e4m3(CudaStream& stream, const PackedWeight& weight, int64_t row_begin,
-                  int64_t num_rows, std::byte* to) {
+void convert_e4m3(CudaStream& stream, const ConvertArgs& args) {
+  const PackedWeight& weight = args.weight;
   const ConvertCall call = {
-      .codes = reinterpret_cast<const uint8_t*>(weight.data) + row_begin * weight.num_cols,
+      .codes = reinterpret_cast<const uint8_t*>(weight.data) + args.row_begin * weight.num_cols,
       .scales = scales_of(weight),
-      .to = reinterpret_cast<uint16_t*>(to),
-      .num_pieces = num_rows * weight.num_cols / 16,
-      .pieces_per_row = static_cast<int32_t>(weight.num_cols / 16),
-      .first_row = row_begin};
-  const auto num_blocks = static_cast<unsigned>((call.num_pieces + 255) / 256);
-  convert_codes<<<num_blocks, 256, 0, stream.handle()>>>(call);
+      .stride = static_cast<int64_t>(args.stride_bytes),
+      .to = reinterpret_cast<uint16_t*>(args.to),
+      .num_pieces = args.num_rows * weight.num_cols / 8,
+      .pieces_per_row = static_cast<int32_t>(weight.num_cols / 8),
+      .first_row = args.row_begin};
+  const dim3 grid(static_cast<unsigned>((call.num_pieces + 255) / 256),
+                  static_cast<unsigned>(args.num_weights));
+  convert_codes<<<grid, 256, 0, stream.handle()>>>(call);
 }
 
 }  // namespace sluice::cuda

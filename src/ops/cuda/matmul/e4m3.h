@@ -33,10 +33,5 @@ void gated_skinny_e4m3(CudaStream& stream, const GatedProductArgs& args);
 // Any shape: slow, as matmul_any.
 void matmul_any_e4m3(CudaStream& stream, const MatmulArgs& args);
 
-// Rows [row_begin, row_begin + num_rows) of a weight as bf16: code times scale, rounded to nearest.
-// REQUIRES: k is a multiple of 16.
-void convert_e4m3(CudaStream& stream, const PackedWeight& weight, int64_t row_begin,
-                  int64_t num_rows, std::byte* to);
-
 }  // namespace cuda
 }  // namespace sluice

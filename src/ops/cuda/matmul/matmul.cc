@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/matmul/convert.h"
 #include "ops/cuda/matmul/e4m3.h"
 #include "ops/cuda/matmul/quantize_rows.h"
 #include "ops/cuda/matmul/skinny.h"
@@ -54,22 +55,18 @@ bool has_e4m3_vectors(const TensorView& x, const PackedWeight& weight) {
          is_multiple_of_16(weight.data);
 }
 
-// Writes rows of a weight as bf16.
-using Convert = void (*)(CudaStream& stream, const PackedWeight& weight, int64_t row_begin,
-                         int64_t num_rows, std::byte* to);
-
 // As bf16, part by part, each by the library into its columns of out.
-void multiply_converted(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args,
-                        Convert convert) {
+void multiply_converted(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
   const PackedWeight& weight = args.weight;
   const auto row_bytes = static_cast<int64_t>(sizeof(uint16_t)) * weight.num_cols;
   const int64_t most =
       std::max<int64_t>(static_cast<int64_t>(kConvertedBytes) / row_bytes / 8 * 8, 8);
-  std::byte* const converted = matmul_state(stream).converted();
+  std::byte* const converted = matmul_state(stream).converted().data();
   const bool adds_bias = args.bias.present() && args.out.dtype() == DType::kF32;
   for (int64_t begin = 0; begin < weight.num_rows; begin += most) {
     const int64_t count = std::min(most, weight.num_rows - begin);
-    convert(stream, weight, begin, count, converted);
+    convert_to_bf16(stream,
+                    {.weight = weight, .row_begin = begin, .num_rows = count, .to = converted});
     const auto offset = static_cast<size_t>(begin) * dtype_bytes(args.out.dtype());
     const MatmulArgs part = {
         .x = args.x,
@@ -88,31 +85,41 @@ int64_t quantized_rows_at_once(const PackedWeight& weight) {
   return most / 128 * 128;
 }
 
-// Multiplies rows of x from the first on as e4m3, in sixteens. Returns how many: 0 if the library
-// has no algorithm.
-int64_t multiply_quantized(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+// The rows of args, 16 or more in multiples of 16, as e4m3. False, and nothing done, if the library
+// has no algorithm. Adds no bias to f32.
+bool multiply_quantized(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
   const PackedWeight& weight = args.weight;
-  const int64_t at_once = quantized_rows_at_once(weight);
-  const int64_t num_rows = args.x.dim(0) / 16 * 16;
-  const bool adds_bias = args.bias.present() && args.out.dtype() == DType::kF32;
-  std::byte* const codes = matmul_state(stream).converted();
-  for (int64_t begin = 0; begin < num_rows; begin += at_once) {
-    const int64_t count = std::min(at_once, num_rows - begin);
-    auto* const scales = reinterpret_cast<float*>(codes + count * weight.num_cols);
-    quantize_rows(stream, weight.format, args.x.rows(begin, count),
-                  {.codes = codes, .scales = scales});
-    const bool is_done = matmul_state(stream).library().run_scaled(
-        handle, {.codes = codes,
-                 .scales = scales,
-                 .num_rows = count,
-                 .weight = weight,
-                 .weight_scales = e4m3_scales(weight),
-                 .bias = adds_bias ? TensorView() : args.bias,
-                 .out = args.out.rows(begin, count)});
-    if (!is_done) return begin;
+  std::byte* const codes = matmul_state(stream).converted().data();
+  auto* const scales = reinterpret_cast<float*>(codes + args.x.dim(0) * weight.num_cols);
+  quantize_rows(stream, weight.format, args.x, {.codes = codes, .scales = scales});
+  const bool is_f32 = args.out.dtype() == DType::kF32;
+  return matmul_state(stream).library().run_scaled(handle,
+                                                   {.codes = codes,
+                                                    .scales = scales,
+                                                    .num_rows = args.x.dim(0),
+                                                    .weight = weight,
+                                                    .weight_scales = e4m3_scales(weight),
+                                                    .bias = is_f32 ? TensorView() : args.bias,
+                                                    .out = args.out});
+}
+
+// All rows, at least 16. The last ones that are no sixteen are multiplied together with some before
+// them, once more: so every row of x is rounded, wherever a prompt was cut.
+bool multiply_all_quantized(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  const int64_t num_rows = args.x.dim(0);
+  const int64_t at_once = quantized_rows_at_once(args.weight);
+  for (int64_t begin = 0; begin < num_rows;) {
+    const int64_t count = std::min(at_once, num_rows - begin) / 16 * 16;
+    const int64_t first = count > 0 ? begin : num_rows - 16;
+    MatmulArgs part = args;
+    part.x = args.x.rows(first, std::max<int64_t>(count, 16));
+    part.out = args.out.rows(first, std::max<int64_t>(count, 16));
+    if (!multiply_quantized(stream, handle, part)) return false;
+    begin = first + std::max<int64_t>(count, 16);
   }
-  if (adds_bias) add_bias(stream, args.bias, args.out.rows(0, num_rows));
-  return num_rows;
+  const bool adds_bias = args.bias.present() && args.out.dtype() == DType::kF32;
+  if (adds_bias) add_bias(stream, args.bias, args.out);
+  return true;
 }
 
 // As `multiply` for weights in e4m3.
@@ -124,14 +131,9 @@ void multiply_e4m3(CudaStream& stream, cudaStream_t handle, const MatmulArgs& ar
                             args.weight.num_cols * 16 <= static_cast<int64_t>(kConvertedBytes) &&
                             is_multiple_of_16(args.out.bytes());
   if (!fits_library) return matmul_any_e4m3(stream, args);
-  int64_t num_done = 0;
-  if (args.weight.num_cols % kScaleGroup == 0) num_done = multiply_quantized(stream, handle, args);
-  if (num_done == num_rows) return;
-  MatmulArgs rest = args;
-  rest.x = args.x.rows(num_done, num_rows - num_done);
-  rest.out = args.out.rows(num_done, num_rows - num_done);
-  rest.x.dim(0) <= kMaxSkinnyRows ? matmul_skinny_e4m3(stream, rest)
-                                  : multiply_converted(stream, handle, rest, convert_e4m3);
+  const bool is_quantized =
+      args.weight.num_cols % kScaleGroup == 0 && multiply_all_quantized(stream, handle, args);
+  if (!is_quantized) multiply_converted(stream, handle, args);
 }
 
 // The same for weights in integers of 4 bits.
@@ -140,8 +142,7 @@ void multiply_uint4(CudaStream& stream, cudaStream_t handle, const MatmulArgs& a
   if (args.x.dim(0) <= kMaxSkinnyRows) return matmul_skinny_uint4(stream, args);
   const bool fits_library = args.weight.num_rows % 8 == 0 && is_multiple_of_16(args.out.bytes()) &&
                             args.weight.num_cols * 16 <= static_cast<int64_t>(kConvertedBytes);
-  fits_library ? multiply_converted(stream, handle, args, convert_uint4)
-               : matmul_any_uint4(stream, args);
+  fits_library ? multiply_converted(stream, handle, args) : matmul_any_uint4(stream, args);
 }
 
 // What multiplies a format that has kernels.
@@ -159,8 +160,15 @@ void expect_kernel(std::string_view op, WeightFormat format) {
 
 }  // namespace
 
-void prepare_matmul(CudaStream& stream) {
-  stream.submit("prepare matmul", [&](cudaStream_t) { matmul_state(stream).library(); });
+void convert_to_bf16(CudaStream& stream, const ConvertArgs& args) {
+  stores_e4m3(args.weight.format) ? convert_e4m3(stream, args) : convert_uint4(stream, args);
+}
+
+void prepare_matmul(CudaStream& stream, size_t converted_bytes) {
+  stream.submit("prepare matmul", [&](cudaStream_t) {
+    matmul_state(stream).library();
+    if (converted_bytes > 0) matmul_state(stream).converted(converted_bytes);
+  });
 }
 
 size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) const {
@@ -187,8 +195,9 @@ void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
   const bool is_e4m3 = stores_e4m3(args.weight.format);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
-  const bool vectors =
-      is_e4m3 ? has_e4m3_vectors(args.x, args.weight) : has_vectors(args.x, args.weight);
+  // Four zero points are read at once.
+  const bool vectors = is_e4m3 ? has_e4m3_vectors(args.x, args.weight)
+                               : has_vectors(args.x, args.weight) && args.out.dim(1) % 4 == 0;
   if (args.x.dim(0) > kMaxSkinnyRows || !vectors) {
     matmul(stream, {.x = args.x, .weight = args.weight, .bias = {}, .out = args.gate_up});
     return swiglu(stream, {.gate_up = args.gate_up, .out = args.out});

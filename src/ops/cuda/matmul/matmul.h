@@ -12,8 +12,9 @@ class CudaStream;
 
 namespace cuda {
 
-// Creates the library's handle and its workspace now instead of in the first large product.
-void prepare_matmul(CudaStream& stream);
+// Creates the library's handle and its workspace now instead of in the first large product, and
+// takes the memory for weights in codes (converted_bytes).
+void prepare_matmul(CudaStream& stream, size_t converted_bytes);
 
 }  // namespace cuda
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/error.h"
 #include "device/cuda/cuda_check.h"
 #include "ops/cuda/matmul/state.h"
 #include "ops/cuda/matmul/uint4.h"
@@ -69,27 +70,39 @@ void fetch_rows(const PackWeightArgs& args, int64_t row_bytes, size_t offset,
   }
 }
 
-// Values of the rows of `src`, group by group, each as often as it stands for a row.
+// Values of the rows of `src` for the groups of the layout, each as often as it stands for a row.
+// Columns of padding have those of the last one. As many groups as pinned memory holds go together,
+// since each copy costs some microseconds.
 template <typename Value>
 void pack_values(cudaStream_t handle, const PackWeightArgs& args, const Value* values,
-                 std::byte* first, MatmulState& state) {
-  const int64_t per_row = scales_per_row(args.dst.format, args.dst.num_cols);
-  for (int64_t group = 0; group < per_row; ++group) {
-    std::byte* const dst =
-        first + static_cast<size_t>(group * args.dst.num_rows + args.row_begin) * sizeof(Value);
+                 std::byte* first, const Uint4Layout& layout, MatmulState& state) {
+  const int64_t k = args.dst.num_cols;
+  const int64_t num_rows = args.src.dim(0);
+  const int64_t per_row = scales_per_row(args.dst.format, k);
+  const int64_t group_cols = args.dst.format.group_cols == 0 ? k : args.dst.format.group_cols;
+  const auto row_bytes = static_cast<size_t>(num_rows) * sizeof(Value);  // of a group
+  const auto pitch = static_cast<size_t>(layout.group_stride) * sizeof(Value);
+  const auto at_once = static_cast<int64_t>(WeightStaging::kPieceBytes / row_bytes);
+  SLUICE_CHECK(at_once > 0, "pack_weight: {} rows of integers", num_rows);
+  for (int64_t begin = 0; begin < layout.num_groups; begin += at_once) {
+    const int64_t count = std::min(at_once, layout.num_groups - begin);
     const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
       auto* to = reinterpret_cast<Value*>(piece.data());
-      auto row = static_cast<int64_t>(offset / sizeof(Value));
-      for (size_t i = 0; i < piece.size() / sizeof(Value); ++i, ++row) {
-        to[i] = values[row / args.scale_rows * per_row + group];
+      auto index = static_cast<int64_t>(offset / sizeof(Value));
+      for (size_t i = 0; i < piece.size() / sizeof(Value); ++i, ++index) {
+        const int64_t column = (begin + index / num_rows) * layout.group_cols;
+        const int64_t source = std::min(column, k - 1) / group_cols;
+        to[i] = values[index % num_rows / args.scale_rows * per_row + source];
       }
     };
-    const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
-      check_cuda(cudaMemcpyAsync(dst + offset, piece, num_bytes, cudaMemcpyHostToDevice, handle),
-                 "cudaMemcpyAsync");
+    std::byte* const dst = first + static_cast<size_t>(begin) * pitch +
+                           static_cast<size_t>(args.row_begin) * sizeof(Value);
+    const auto enqueue = [&](const std::byte* piece, size_t, size_t) {
+      check_cuda(cudaMemcpy2DAsync(dst, pitch, piece, row_bytes, row_bytes,
+                                   static_cast<size_t>(count), cudaMemcpyHostToDevice, handle),
+                 "cudaMemcpy2DAsync");
     };
-    state.staging().run(handle, static_cast<size_t>(args.src.dim(0)) * sizeof(Value), fetch,
-                        enqueue);
+    state.staging().run(handle, static_cast<size_t>(count) * row_bytes, fetch, enqueue);
   }
 }
 
@@ -108,8 +121,10 @@ void pack_uint4(cudaStream_t handle, const PackWeightArgs& args, MatmulState& st
   state.converted();
   state.staging().run(handle, static_cast<size_t>(args.src.dim(0) * layout.row_bytes), fetch,
                       enqueue);
-  pack_values(handle, args, args.scales.data<float>(), args.dst.data + layout.scales_at, state);
-  pack_values(handle, args, args.zeros.data<uint8_t>(), args.dst.data + layout.zeros_at, state);
+  pack_values(handle, args, args.scales.data<float>(), args.dst.data + layout.scales_at, layout,
+              state);
+  pack_values(handle, args, args.zeros.data<uint8_t>(), args.dst.data + layout.zeros_at, layout,
+              state);
 }
 
 }  // namespace sluice::cuda

@@ -19,6 +19,50 @@
 namespace sluice::cuda {
 namespace {
 
+constexpr int kTileRows = 8;  // weight rows of one product
+
+// Streamed once: it must not push x out of L1. Not a load of constants, which the compiler would
+// move after wait_for_earlier_work.
+__device__ inline Bf16x8 load_weight(const void* source) {
+  Bf16x8 v;
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.pairs[0]), "=r"(v.pairs[1]), "=r"(v.pairs[2]), "=r"(v.pairs[3])
+               : "l"(source)
+               : "memory");
+  return v;
+}
+
+__device__ inline void multiply(float (&sums)[4], const uint32_t (&x)[4], uint32_t w0,
+                                uint32_t w1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
+}
+
+// Eight columns of the sum, for rows g and g + 8 of x.
+__device__ inline void multiply(float (&sums)[4], const Bf16x8& low, const Bf16x8& high,
+                                const Bf16x8& w) {
+  multiply(sums, {low.pairs[0], high.pairs[0], low.pairs[1], high.pairs[1]}, w.pairs[0],
+           w.pairs[1]);
+  multiply(sums, {low.pairs[2], high.pairs[2], low.pairs[3], high.pairs[3]}, w.pairs[2],
+           w.pairs[3]);
+}
+
+// Adds up the warps' sums of an element. `sums` is [warp][tile][lane][4], as the products left
+// them: value i of lane 4 g + t is row g + 8 (i / 2) of x, weight row 2 t + i % 2 of the tile.
+template <int kTiles, int kWarps>
+__device__ inline float sum_of_warps(const float* sums, int row, int column) {
+  const int lane = row % 8 * 4 + column % kTileRows / 2;
+  const int value = row / 8 * 2 + column % 2;
+  const float* mine = sums + (column / kTileRows * kWarpThreads + lane) * 4 + value;
+  float sum = 0.0f;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) sum += mine[warp * kTiles * kWarpThreads * 4];
+  return sum;
+}
+
 constexpr int kChunkColumns = 64;  // 128 bytes of a row
 constexpr int kLoadsInFlight = 8;  // of 16 bytes of the weight, per thread
 // 64 KiB of shared memory, so that the L1 cache has a line for each load in flight, also after a
@@ -144,12 +188,14 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, (kLeastBlocks<kTiles, kW
     mine[thread] = {sums[tile][0], sums[tile][1], sums[tile][2], sums[tile][3]};
   }
   __syncthreads();
+  const auto total = [&](int row, int column) {
+    return sum_of_warps<kTiles, kWarps>(shared_sums, row, column);
+  };
+  const auto part = static_cast<int>(blockIdx.x);
   if constexpr (kGated) {
-    write_gated<kTiles, kWarps>(call, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x),
-                                shared_sums);
+    write_gated<kRows, kWarps * kWarpThreads>(call, part, static_cast<int>(threadIdx.x), total);
   } else {
-    write_sums<kTiles, kWarps, Out>(call, static_cast<int>(blockIdx.x),
-                                    static_cast<int>(threadIdx.x), shared_sums);
+    write_sums<kRows, kWarps * kWarpThreads, Out>(call, part, static_cast<int>(threadIdx.x), total);
   }
 }
 

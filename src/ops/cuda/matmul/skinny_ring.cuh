@@ -4,8 +4,10 @@
 // To take codes apart takes half of the time, or more, that reading them takes. Loads that wait in
 // registers, as those of skinny.cu, would alternate with that work; copies to shared memory go on
 // beside it. A block walks its parts of the weight, and a warp its groups of 128 columns of each.
-// What a format has of its own is its Codec (e4m3.cu, uint4.cu). Included by these. Thread rule:
-// device code, and launches on the thread that enqueues.
+// The weight is the left factor of the tensor cores' products, which has 16 rows, and x the right
+// one, which has 8: the rows that x lacks cost nothing then. What a format has of its own is its
+// Codec (e4m3.cu, uint4.cu). Included by these. Thread rule: device code, and launches on the
+// thread that enqueues.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +18,19 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kGroup = 128;  // columns that a warp takes at once
+inline constexpr int kGroup = 128;        // columns that a warp takes at once
+inline constexpr int kRingTileRows = 16;  // weight rows of one product
+inline constexpr int kPieceBytes = 64;    // of a row: what four lanes copy at once
 
-// The lane g * 4 + t has row g of each tile, and the sums of rows 2 t and 2 t + 1 of each tile.
+// The lane 4 g + t has rows g and g + 8 of each tile, and their sums for rows 2 t and 2 t + 1 of x.
 struct Lane {
   int id;
 
-  __device__ int row() const { return id / 4; }
+  __device__ int row() const { return id / 4; }      // g
   __device__ int quarter() const { return id % 4; }  // t
-  __device__ int first_sum() const { return id % 4 * 2; }
 };
 
-// Copies 16 bytes to shared memory past registers and L1; zeros without `is_there`.
+// Copies 16 bytes to shared memory without registers or L1; zeros without `is_there`.
 __device__ inline void copy_async(void* to, const void* from, bool is_there) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(to))),
@@ -35,19 +38,46 @@ __device__ inline void copy_async(void* to, const void* from, bool is_there) {
                : "memory");
 }
 
-// The codes of 128 columns of each row: kPieces times 16 bytes for each lane. A lane reads what it
-// copied itself, so that no barrier is needed.
-template <int kTiles, int kPieces>
+// The same for 4 bytes, which only go by L1.
+__device__ inline void copy_word_async(void* to, const void* from, bool is_there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(is_there ? 4 : 0)
+               : "memory");
+}
+
+// sums += 16 weight rows times 8 rows of x, over 16 columns. w: rows g and g + 8 of two columns,
+// then of two others.
+__device__ inline void multiply_tile(float (&sums)[4], const uint32_t (&w)[4], uint32_t x0,
+                                     uint32_t x1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(x0), "r"(x1));
+}
+
+// What a warp needs of 128 columns of its rows: codes, and the rows' scales and zero points. Loads
+// of these from global memory would make each group wait for their latency.
+template <typename Codec, int kTiles>
 struct Stage {
-  Bf16x8 codes[kTiles][kPieces][kWarpThreads];
+  static constexpr int kRows = kTiles * kRingTileRows;
+
+  Bf16x8 codes[kTiles][2][Codec::kPieces][kWarpThreads];  // rows g, then g + 8
+  float scales[Codec::kScales][kRows];
+  uint32_t zeros[Codec::kScales][Codec::kHasZeros ? kRows / 4 : 4];  // u8, four rows a word
+
+  __device__ float scale(int s, int row) const { return scales[s][row]; }
+  __device__ uint32_t zero(int s, int row) const {
+    return reinterpret_cast<const uint8_t*>(zeros[s])[row];
+  }
 };
 
-// The first row of tile `tile` of part `part`, which has the rows of one block.
+// The row of the weight that row `row` of part `part` is. A part has the rows of one block; with a
+// gate the first half of its tiles are gates, the second half `up`.
 template <int kTiles, bool kGated>
-__device__ inline int64_t first_row(const SkinnyCall& call, int part, int tile) {
-  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kTileRows;
-  const int64_t row = int64_t{part} * kRows + tile * kTileRows;
-  return kGated && tile >= kTiles / 2 ? row + call.gated - kRows : row;
+__device__ inline int weight_row(const SkinnyCall& call, int part, int row) {
+  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kRingTileRows;
+  return part * kRows + row + (kGated && row >= kRows ? call.gated - kRows : 0);
 }
 
 // Where a warp is in the parts of its block: at a group of 128 columns of one of them.
@@ -64,37 +94,75 @@ struct Place {
   }
 };
 
-// Codec::locate(call, row, group, piece, lane) is where 16 bytes of a row lie, and null for none.
+// Scales and zero points of row `row` of the part. Codec::scale_at(call, row, group, s) is where
+// the scale `s` of the weight's row and group lies, and zero_at where the zero points of four rows
+// lie, from a multiple of 4 on.
 template <typename Codec, int kTiles, bool kGated>
-__device__ inline void copy_stage(const typename Codec::Call& all, int part, int group,
-                                  const Lane& lane, Stage<kTiles, Codec::kPieces>& to) {
+__device__ inline void copy_values(const typename Codec::Call& all, int part, int group, int row,
+                                   Stage<Codec, kTiles>& to) {
+  if (row >= to.kRows) return;
+  const int from = weight_row<kTiles, kGated>(all.product, part, row);
+  const bool is_there = from < all.product.n;
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int64_t row = first_row<kTiles, kGated>(all.product, part, tile) + lane.row();
-#pragma unroll
-    for (int piece = 0; piece < Codec::kPieces; ++piece) {
-      const void* from = Codec::locate(all, row, group, piece, lane);
-      copy_async(&to.codes[tile][piece][lane.id], from == nullptr ? all.product.weight : from,
-                 from != nullptr);
+  for (int s = 0; s < Codec::kScales; ++s) {
+    copy_word_async(&to.scales[s][row], Codec::scale_at(all, from, group, s), is_there);
+    if constexpr (Codec::kHasZeros) {
+      if (row % 4 != 0) continue;
+      copy_word_async(&to.zeros[s][row / 4], Codec::zero_at(all, from, group, s), is_there);
     }
   }
 }
 
+template <typename Codec, int kTiles, bool kGated>
+__device__ inline void copy_stage(const typename Codec::Call& all, int part, int group,
+                                  const Lane& lane, Stage<Codec, kTiles>& to) {
+  const uint32_t row_bytes = Codec::row_bytes(all);  // unsigned: one instruction an address
+#pragma unroll
+  for (int piece = 0; piece < Codec::kPieces; ++piece) {
+    const uint32_t in_row = (group * Codec::kPieces + piece) * kPieceBytes + lane.quarter() * 16;
+    const std::byte* column = static_cast<const std::byte*>(all.product.weight) + in_row;
+    const int num_rows = in_row < row_bytes ? all.product.n : 0;
+#pragma unroll
+    for (int half = 0; half < 2 * kTiles; ++half) {
+      const int row = weight_row<kTiles, kGated>(all.product, part, half * 8) + lane.row();
+      copy_async(&to.codes[half / 2][half % 2][piece][lane.id],
+                 column + static_cast<uint64_t>(static_cast<uint32_t>(row)) * row_bytes,
+                 row < num_rows);
+    }
+  }
+#pragma unroll
+  for (int first = 0; first < to.kRows; first += kWarpThreads) {
+    copy_values<Codec, kTiles, kGated>(all, part, group, first + lane.id, to);
+  }
+}
+
 // The columns of x that a lane multiplies in a group: four times eight neighbours, from
-// Codec::column(i, lane) of the group on.
+// Codec::first_column(lane) + Codec::column_offset(i) of the group on.
 template <typename Codec, bool kHigh>
 struct Columns {
-  Bf16x8 low[4] = {};
-  Bf16x8 high[4] = {};  // x has rows 8 to 15
+  const uint16_t* x;  // the lane's row and first column
+  int num_low;        // columns that are there, from the first one on: 0 where x lacks the row
+  int num_high;       // likewise 8 rows on
+  int64_t to_high;
+  Bf16x8 low[4];
+  Bf16x8 high[4];
 
-  __device__ void load(const SkinnyCall& call, const Lane& lane, int group) {
+  __device__ Columns(const SkinnyCall& call, const Lane& lane) {
+    const int first = Codec::first_column(lane);
+    x = call.x + static_cast<int64_t>(lane.row()) * call.k + first;
+    num_low = lane.row() < call.m ? call.k - first : 0;
+    num_high = lane.row() + 8 < call.m ? call.k - first : 0;
+    to_high = int64_t{8} * call.k;
+  }
+
+  __device__ void load(int group) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int k = group * kGroup + Codec::column(i, lane);
-      const uint16_t* x = call.x + static_cast<int64_t>(lane.row()) * call.k + k;
-      if (k < call.k && lane.row() < call.m) low[i] = *reinterpret_cast<const Bf16x8*>(x);
-      if (kHigh && k < call.k && lane.row() + 8 < call.m) {
-        high[i] = *reinterpret_cast<const Bf16x8*>(x + int64_t{8} * call.k);
+      const int column = group * kGroup + Codec::column_offset(i);
+      low[i] = high[i] = {};
+      if (column < num_low) low[i] = *reinterpret_cast<const Bf16x8*>(x + column);
+      if (kHigh && column < num_high) {
+        high[i] = *reinterpret_cast<const Bf16x8*>(x + to_high + column);
       }
     }
   }
@@ -108,23 +176,98 @@ struct Columns {
   }
 };
 
-// The sums of two parts, so that one barrier a part is enough.
-template <int kTiles, int kPieces, int kWarps, int kDepth>
-struct RingShared {
-  Stage<kTiles, kPieces> ring[kWarps][kDepth];
-  float4 sums[2][kWarps][kTiles][kWarpThreads];
+// The sums of a lane: rows g and g + 8 of each tile, for two rows of x, and for two of those from 8
+// on.
+template <int kTiles, bool kHigh>
+struct Sums {
+  float low[kTiles][4] = {};
+  float high[kTiles][4] = {};
+
+  // Eight columns of rows `upper` = g and `lower` = g + 8 of a tile; pair i of both are the columns
+  // of pair i of x.
+  template <typename Codec>
+  __device__ void add(int tile, const Columns<Codec, kHigh>& x, int i, const Bf16x8& upper,
+                      const Bf16x8& lower) {
+#pragma unroll
+    for (int p = 0; p < 4; p += 2) {
+      const uint32_t w[4] = {upper.pairs[p], lower.pairs[p], upper.pairs[p + 1],
+                             lower.pairs[p + 1]};
+      multiply_tile(low[tile], w, x.low[i].pairs[p], x.low[i].pairs[p + 1]);
+      if (kHigh) multiply_tile(high[tile], w, x.high[i].pairs[p], x.high[i].pairs[p + 1]);
+    }
+  }
+
+  // Subtracts sums of x, the same for all rows, times the zero points of the lane's rows.
+  __device__ void subtract(int tile, const Sums<1, kHigh>& of_x, float upper, float lower) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float zero = i < 2 ? upper : lower;
+      low[tile][i] = __fmaf_rn(-zero, of_x.low[0][i], low[tile][i]);
+      if (kHigh) high[tile][i] = __fmaf_rn(-zero, of_x.high[0][i], high[tile][i]);
+    }
+  }
+
+  // Adds the sums of a group of columns, times the scales of the lane's rows.
+  __device__ void add_scaled(int tile, const Sums& of_group, float upper, float lower) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float scale = i < 2 ? upper : lower;
+      low[tile][i] = __fmaf_rn(of_group.low[tile][i], scale, low[tile][i]);
+      if (kHigh) high[tile][i] = __fmaf_rn(of_group.high[tile][i], scale, high[tile][i]);
+    }
+  }
 };
 
-// Codes are copied kDepth groups ahead, over the borders of parts too. Codec::Scales<kTiles,
-// kGated> loads what belongs to a group and adds its products to sums.
+// The sums of the warps, of two parts, so that one barrier a part is enough.
+template <int kTiles, int kWarps, bool kHigh>
+struct SharedSums {
+  static constexpr int kBanks = kHigh ? 2 : 1;
+
+  float4 of_warps[kWarps][kTiles][kBanks][kWarpThreads];
+
+  __device__ void put(int warp, const Lane& lane, const Sums<kTiles, kHigh>& sums) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      auto& mine = of_warps[warp][tile];
+      const auto& low = sums.low[tile];
+      mine[0][lane.id] = {low[0], low[1], low[2], low[3]};
+      const auto& high = sums.high[tile];
+      if (kHigh) mine[kBanks - 1][lane.id] = {high[0], high[1], high[2], high[3]};
+    }
+  }
+
+  // The sum of a row of x and a row of the part.
+  __device__ float total(int x_row, int row) const {
+    const int in_tile = row % kRingTileRows;
+    const int lane = in_tile % 8 * 4 + x_row % 8 / 2;
+    const int value = in_tile / 8 * 2 + x_row % 2;
+    const auto& first = of_warps[0][row / kRingTileRows][kHigh ? x_row / 8 : 0][lane];
+    const float* mine = reinterpret_cast<const float*>(&first) + value;
+    float sum = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) {
+      sum += mine[warp * kTiles * kBanks * kWarpThreads * 4];
+    }
+    return sum;
+  }
+};
+
+template <typename Codec, int kTiles, int kWarps, int kDepth, bool kHigh>
+struct RingShared {
+  Stage<Codec, kTiles> ring[kWarps][kDepth];
+  SharedSums<kTiles, kWarps, kHigh> sums[2];
+};
+
+// Codes are copied kDepth groups ahead, over the borders of parts too. Codec::add_group adds the
+// products of a group, times its scales, to sums.
 template <typename Codec, int kTiles, int kWarps, int kDepth, bool kHigh, typename Out, bool kGated>
 __global__ void __launch_bounds__(kWarps* kWarpThreads)
     skinny_codes(const __grid_constant__ typename Codec::Call all) {
   extern __shared__ __align__(16) std::byte dynamic_shared[];
   auto& shared =
-      *reinterpret_cast<RingShared<kTiles, Codec::kPieces, kWarps, kDepth>*>(dynamic_shared);
+      *reinterpret_cast<RingShared<Codec, kTiles, kWarps, kDepth, kHigh>*>(dynamic_shared);
   const SkinnyCall& call = all.product;
-  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kTileRows;
+  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kRingTileRows;
   const int num_parts = ((kGated ? call.gated : call.n) + kRows - 1) / kRows;
   const int num_groups = (call.k + kGroup - 1) / kGroup;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
@@ -143,42 +286,42 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   for (int slot = 0; slot < kDepth; ++slot) copy_next(slot);
   let_next_kernel_start();
   wait_for_earlier_work();
+  Columns<Codec, kHigh> x(call, lane);
+  x.load(warp);
   int slot = 0;
   int turn = 0;
   for (int part = blockIdx.x; part < num_parts; part += gridDim.x, turn ^= 1) {
-    float sums[kTiles][4] = {};
+    Sums<kTiles, kHigh> sums;
     for (int group = warp; group < num_groups; group += kWarps) {
-      Columns<Codec, kHigh> x;
-      x.load(call, lane, group);
-      typename Codec::template Scales<kTiles, kGated> scales;
-      scales.load(all, lane, part, group);
       asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
+      __syncwarp();  // scales were copied by other lanes
       x.prepare();
-      scales.add_group(shared.ring[warp][slot], x, lane, sums);
+      Codec::add_group(shared.ring[warp][slot], x, lane, sums);
+      // Here, since copy_next takes about as long as the load.
+      x.load(group + kWarps < num_groups ? group + kWarps : warp);
+      __syncwarp();
       copy_next(slot);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      shared.sums[turn][warp][i][lane.id] = {sums[i][0], sums[i][1], sums[i][2], sums[i][3]};
-    }
+    auto& shared_sums = shared.sums[turn];
+    shared_sums.put(warp, lane, sums);
     __syncthreads();
-    const auto* all_sums = reinterpret_cast<const float*>(shared.sums[turn]);
     // Another warp each time, since the others go on.
     const int thread =
         static_cast<int>(threadIdx.x + (part / gridDim.x) * kWarpThreads) % (kWarps * kWarpThreads);
+    const auto total = [&](int x_row, int row) { return shared_sums.total(x_row, row); };
     if constexpr (kGated) {
-      write_gated<kTiles, kWarps>(call, part, thread, all_sums);
+      write_gated<kRows, kWarps * kWarpThreads>(call, part, thread, total);
     } else {
-      write_sums<kTiles, kWarps, Out>(call, part, thread, all_sums);
+      write_sums<kRows, kWarps * kWarpThreads, Out>(call, part, thread, total);
     }
   }
 }
 
 template <typename Codec, int kTiles, int kWarps, int kDepth, bool kHigh, typename Out, bool kGated>
 void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, int blocks) {
-  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kTileRows;
-  using Shared = RingShared<kTiles, Codec::kPieces, kWarps, kDepth>;
+  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kRingTileRows;
+  using Shared = RingShared<Codec, kTiles, kWarps, kDepth, kHigh>;
   const auto kernel = skinny_codes<Codec, kTiles, kWarps, kDepth, kHigh, Out, kGated>;
   check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
@@ -195,9 +338,11 @@ void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, i
 template <typename Codec, int kTiles, int kWarps, int kDepth, bool kHigh>
 void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out,
                          int blocks) {
-  if (call.product.gated > 0) {
-    return launch_skinny_codes<Codec, kTiles, kWarps, kDepth, kHigh, uint16_t, true>(stream, call,
-                                                                                     blocks);
+  if constexpr (kTiles % 2 == 0) {
+    if (call.product.gated > 0) {
+      return launch_skinny_codes<Codec, kTiles, kWarps, kDepth, kHigh, uint16_t, true>(stream, call,
+                                                                                       blocks);
+    }
   }
   out == DType::kF32 ? launch_skinny_codes<Codec, kTiles, kWarps, kDepth, kHigh, float, false>(
                            stream, call, blocks)

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "ops/cuda/matmul/cublaslt_matmul.h"
 #include "ops/cuda/matmul/staging.h"
@@ -22,11 +23,13 @@ class MatmulState final : public CudaOpState {
     if (library_ == nullptr) library_ = std::make_unique<CublasLtMatmul>(device_);
     return *library_;
   }
-  // Where parts of weights in e4m3 become bf16. Taken when such a weight is loaded, so that a graph
-  // capture finds it.
-  std::byte* converted() {
-    if (!converted_) converted_.emplace(device_.allocate(kConvertedBytes, MemoryKind::kDevice));
-    return converted_->data();
+  // Where parts of weights in codes become bf16, of at least `least_bytes`. Taken when such a
+  // weight is loaded, so that a graph capture finds it.
+  std::span<std::byte> converted(size_t least_bytes = kConvertedBytes) {
+    if (!converted_ || converted_->size_bytes() < least_bytes) {
+      converted_.emplace(device_.allocate(least_bytes, MemoryKind::kDevice));
+    }
+    return {converted_->data(), converted_->size_bytes()};
   }
   WeightStaging& staging() {
     if (staging_ == nullptr) staging_ = std::make_unique<WeightStaging>(device_);

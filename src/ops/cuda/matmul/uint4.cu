@@ -2,11 +2,11 @@
 // and the conversion to bf16 for more.
 //
 // Bound: bytes, n k / 2, the weight once. Tile: that of skinny_ring.cuh. A lane has 16 bytes of
-// each 128 columns: four words of eight columns, one in each 32. The bits of q in those of 128 as
-// bf16 are 128 + q; less 128 + z, exactly, they are q - z. Where groups are multiples of 128
+// each 128 columns: four words of eight columns, one in each 32. Where groups are multiples of 128
 // columns, a sum over these has one scale, else each 32 columns have theirs. Thread rule: enqueue
 // only.
 #include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/matmul/convert.h"
 #include "ops/cuda/matmul/skinny_ring.cuh"
 #include "ops/cuda/matmul/uint4.h"
 #include "ops/cuda/op_memory.h"
@@ -18,37 +18,40 @@ static_assert(kGroup == kUint4Columns);
 constexpr int kWordColumns = 8;
 constexpr int kWords = 4;  // of a lane in a group
 constexpr int kWordGroup = kGroup / kWords;
-constexpr uint32_t kBiasPair = 0x43004300u;  // 128 as both bf16 of a pair
 
 // What a kernel gets.
 struct Uint4Call {
   SkinnyCall product;
-  int64_t row_bytes;
-  const float* scales;   // [groups][n]
-  const uint8_t* zeros;  // likewise
-  int32_t group_cols;    // of a scale
+  Uint4Layout layout;
 
-  __device__ int64_t at(int64_t row, int column) const {
-    return int64_t{column / group_cols} * product.n + row;
+  __device__ int64_t value_index(int64_t row, int32_t group) const {
+    return int64_t{group} * layout.group_stride + row;
+  }
+  // Eight columns of a row.
+  __device__ uint32_t word(int64_t row, int column) const {
+    const auto* words = reinterpret_cast<const uint32_t*>(
+        static_cast<const std::byte*>(product.weight) + row * layout.row_bytes);
+    const int in_group = column % kGroup;
+    return words[column / kGroup * (kGroup / kWordColumns) +
+                 in_group % kWordGroup / kWordColumns * kWords + in_group / kWordGroup];
+  }
+  __device__ const float* scales() const {
+    return reinterpret_cast<const float*>(static_cast<const std::byte*>(product.weight) +
+                                          layout.scales_at);
+  }
+  __device__ const uint8_t* zeros() const {
+    return static_cast<const uint8_t*>(product.weight) + layout.zeros_at;
   }
 };
 
-// 128 + z as both bf16 of a pair.
-__device__ inline uint32_t zero_pair(uint8_t zero) {
-  return kBiasPair | zero | static_cast<uint32_t>(zero) << 16;
-}
+// Integers that were read as bits of bf16 are 2^133 times too small, and x was multiplied by 2^80.
+constexpr float kProductScale = 0x1p53f;
 
-// The eight integers of a word less their zero point.
-__device__ inline Bf16x8 read_word(uint32_t word, uint32_t zeros) {
-  Bf16x8 numbers;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t pair = (word >> 4 * i & 0x000f000fu) | kBiasPair;
-    const __nv_bfloat162 difference = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&pair),
-                                              *reinterpret_cast<const __nv_bfloat162*>(&zeros));
-    numbers.pairs[i] = *reinterpret_cast<const uint32_t*>(&difference);
-  }
-  return numbers;
+// The eight integers of a word as bf16, times 1 in the even pairs and 16 in the odd ones. Integers
+// below 256 are bf16 2^133 times smaller: subnormal numbers and those of the smallest exponent.
+__device__ inline Bf16x8 read_word(uint32_t word) {
+  return {
+      {word & 0x000f000fu, word & 0x00f000f0u, word >> 8 & 0x000f000fu, word >> 8 & 0x00f000f0u}};
 }
 
 // kWhole: all columns of a group of 128 have one scale.
@@ -57,100 +60,95 @@ struct Uint4Codec {
   using Call = Uint4Call;
   static constexpr int kPieces = 1;
   static constexpr int kScales = kWhole ? 1 : kWords;  // of a group of 128
+  static constexpr bool kHasZeros = true;
 
-  __device__ static int column(int word, const Lane& lane) {
-    return word * kWordGroup + lane.quarter() * kWordColumns;
+  __device__ static int first_column(const Lane& lane) { return lane.quarter() * kWordColumns; }
+  __device__ static constexpr int column_offset(int word) { return word * kWordGroup; }
+
+  __device__ static int row_bytes(const Call& all) {
+    return static_cast<int>(all.layout.row_bytes);
   }
 
-  __device__ static const void* locate(const Call& all, int64_t row, int group, int /*piece*/,
-                                       const Lane& lane) {
-    if (row >= all.product.n) return nullptr;
-    return static_cast<const uint8_t*>(all.product.weight) + row * all.row_bytes +
-           group * (kGroup / 2) + lane.quarter() * 16;
+  __device__ static const float* scale_at(const Call& all, int row, int group, int s) {
+    return all.scales() + all.value_index(row, group * kScales + s);
   }
 
-  __device__ static Bf16x8 prepare(const Bf16x8& x) { return x; }
+  __device__ static const uint8_t* zero_at(const Call& all, int row, int group, int s) {
+    return all.zeros() + all.value_index(row, group * kScales + s);
+  }
 
-  // The scales of a lane's sums, and the zero points of its row of the weight.
-  template <int kTiles, bool kGated>
-  struct Scales {
-    float of_tiles[kTiles][kScales][2];
-    uint32_t zeros[kTiles][kScales];
+  // Times 2^80 / 1 and 2^80 / 16, as read_word has it. Exact below 2^48.
+  __device__ static Bf16x8 prepare(const Bf16x8& x) {
+    Bf16x8 large;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t factors = i % 2 == 0 ? 0x67806780u : 0x65806580u;
+      const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&x.pairs[i]),
+                                             *reinterpret_cast<const __nv_bfloat162*>(&factors));
+      large.pairs[i] = *reinterpret_cast<const uint32_t*>(&product);
+    }
+    return large;
+  }
 
-    __device__ void load(const Call& all, const Lane& lane, int part, int group) {
-      const int64_t last_row = int64_t{all.product.n} - 1;
+  // Integers times x, less zero points times x: the sums of x are products with ones, so that
+  // nothing is subtracted in each column. Tiles in turn, so that no product waits for the one
+  // before.
+  template <int kTiles, bool kHigh>
+  __device__ static void add_group(const Stage<Uint4Codec, kTiles>& stage,
+                                   const Columns<Uint4Codec, kHigh>& x, const Lane& lane,
+                                   Sums<kTiles, kHigh>& sums) {
+    Sums<kTiles, kHigh> of_group;
+    Sums<1, kHigh> of_x;
+    const Bf16x8 ones = read_word(0x11111111u);
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      of_x.add(0, x, w, ones, ones);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const int64_t row = first_row<kTiles, kGated>(all.product, part, tile);
-#pragma unroll
-        for (int s = 0; s < kScales; ++s) {
-          // Columns of padding have those of the last one: x is 0 there.
-          const int column = min(group * kGroup + s * kWordGroup, all.product.k - 1);
-          zeros[tile][s] = zero_pair(all.zeros[all.at(min(row + lane.row(), last_row), column)]);
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int64_t mine = min(row + lane.first_sum() + i, last_row);
-            of_tiles[tile][s][i] = all.scales[all.at(mine, column)];
-          }
-        }
+        const auto& codes = stage.codes[tile];
+        of_group.add(tile, x, w, read_word(codes[0][0][lane.id].pairs[w]),
+                     read_word(codes[1][0][lane.id].pairs[w]));
       }
-    }
-
-    template <bool kHigh>
-    __device__ void add_group(const Stage<kTiles, kPieces>& stage,
-                              const Columns<Uint4Codec, kHigh>& x, const Lane& lane,
-                              float (&sums)[kTiles][4]) const {
+      if (kWhole && w + 1 < kWords) continue;
+      const int s = kWhole ? 0 : w;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const Bf16x8 words = stage.codes[tile][0][lane.id];
-        float of_group[4] = {};
-#pragma unroll
-        for (int w = 0; w < kWords; ++w) {
-          const int s = kWhole ? 0 : w;
-          multiply(of_group, x.low[w], x.high[w], read_word(words.pairs[w], zeros[tile][s]));
-          if (kWhole && w + 1 < kWords) continue;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            sums[tile][i] = __fmaf_rn(of_group[i], of_tiles[tile][s][i % 2], sums[tile][i]);
-            of_group[i] = 0.0f;
-          }
-        }
+        const int row = tile * kRingTileRows + lane.row();
+        of_group.subtract(tile, of_x, static_cast<float>(stage.zero(s, row)),
+                          static_cast<float>(stage.zero(s, row + 8)));
+        sums.add_scaled(tile, of_group, stage.scale(s, row) * kProductScale,
+                        stage.scale(s, row + 8) * kProductScale);
       }
+      of_group = {};
+      of_x = {};
     }
-  };
+  }
 };
 
-// By the weight's shape alone; those of e4m3.cu, whose rows have twice the bytes.
+// By the weight's shape alone: each is the fastest of 22 in a chain of the products of a model of
+// 8 G weights (docs/kernels/cuda_ops.md).
 template <typename Codec>
 void launch(CudaStream& stream, const Uint4Call& call, DType out) {
   const int num_multiprocessors = stream.cuda_device().properties().multiProcessorCount;
   if (call.product.n <= 32 * num_multiprocessors) {
-    return launch_skinny_codes<Codec, 4, 16, 2>(stream, call, out, 1);
+    return launch_skinny_codes<Codec, 2, 16, 2>(stream, call, out, 1);
   }
-  if (call.product.n <= 48 * num_multiprocessors) {
-    return launch_skinny_codes<Codec, 2, 8, 4>(stream, call, out, 3);
-  }
-  launch_skinny_codes<Codec, 4, 8, 4>(stream, call, out, 2);
+  if (call.product.gated > 0) return launch_skinny_codes<Codec, 4, 8, 2>(stream, call, out, 1);
+  launch_skinny_codes<Codec, 2, 8, 4>(stream, call, out, 2);
 }
 
 void launch(CudaStream& stream, const Uint4Call& call, DType out) {
-  const bool is_whole = call.group_cols % kGroup == 0 || call.group_cols >= call.product.k;
-  is_whole ? launch<Uint4Codec<true>>(stream, call, out)
-           : launch<Uint4Codec<false>>(stream, call, out);
+  call.layout.group_cols == kGroup ? launch<Uint4Codec<true>>(stream, call, out)
+                                   : launch<Uint4Codec<false>>(stream, call, out);
 }
 
 // The integer of a column, less its zero point, times its scale.
 __device__ inline float value_of(const Uint4Call& call, int64_t row, int column) {
-  const int in_group = column % kGroup;
-  const int word = in_group / kWordGroup;
-  const int quarter = in_group % kWordGroup / kWordColumns;
-  const int in_word = in_group % kWordColumns;
-  const auto* words = reinterpret_cast<const uint32_t*>(
-      static_cast<const uint8_t*>(call.product.weight) + row * call.row_bytes);
-  const uint32_t bits = words[column / kGroup * (kGroup / kWordColumns) + quarter * kWords + word];
+  const int in_word = column % kWordColumns;
+  const uint32_t bits = call.word(row, column - in_word);
   const int q = static_cast<int>(bits >> (in_word % 2 * 16 + in_word / 2 * 4) & 15u);
-  const int64_t at = call.at(row, column);
-  return static_cast<float>(q - call.zeros[at]) * call.scales[at];
+  const int64_t at = call.value_index(row, column / call.layout.group_cols);
+  return static_cast<float>(q - call.zeros()[at]) * call.scales()[at];
 }
 
 // One warp per element of out: lanes take every 32nd column, then add up.
@@ -172,38 +170,39 @@ __global__ void __launch_bounds__(128) any_uint4_product(const __grid_constant__
 }
 
 struct ConvertCall {
-  Uint4Call weight;
+  Uint4Call weight;  // the first one
+  int64_t stride;    // bytes from a weight to the next
   uint16_t* to;
-  int64_t num_words;
+  int64_t num_words;  // of a weight
   int64_t first_row;  // of the weight
 };
 
-// A thread converts the eight columns of a word.
+// grid: (parts of a weight, weights). A thread converts the eight columns of a word.
 __global__ void __launch_bounds__(256) convert_words(const __grid_constant__ ConvertCall call) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
   wait_for_earlier_work();  // `to` was read by an earlier product
   if (index >= call.num_words) return;
-  const int32_t words_per_row = call.weight.product.k / kWordColumns;
+  Uint4Call weight = call.weight;
+  weight.product.weight =
+      static_cast<const std::byte*>(weight.product.weight) + blockIdx.y * call.stride;
+  const int32_t words_per_row = weight.product.k / kWordColumns;
   const int64_t row = call.first_row + index / words_per_row;
   const auto column = static_cast<int32_t>(index % words_per_row) * kWordColumns;
-  const int in_group = column % kGroup;
-  const auto* words = reinterpret_cast<const uint32_t*>(
-      static_cast<const uint8_t*>(call.weight.product.weight) + row * call.weight.row_bytes);
-  const uint32_t bits =
-      words[column / kGroup * (kGroup / kWordColumns) +
-            in_group % kWordGroup / kWordColumns * kWords + in_group / kWordGroup];
-  const int64_t at = call.weight.at(row, column);
+  const uint32_t bits = weight.word(row, column);
+  const int64_t at = weight.value_index(row, column / weight.layout.group_cols);
+  const float scale = weight.scales()[at];
+  const int zero = weight.zeros()[at];
   float values[kWordColumns];
-  unpack(read_word(bits, zero_pair(call.weight.zeros[at])), values);
 #pragma unroll
-  for (float& value : values) value *= call.weight.scales[at];
-  reinterpret_cast<Bf16x8*>(call.to)[index] = pack(values);
+  for (int i = 0; i < kWordColumns; ++i) {
+    const int q = static_cast<int>(bits >> (i % 2 * 16 + i / 2 * 4) & 15u);
+    values[i] = static_cast<float>(q - zero) * scale;
+  }
+  reinterpret_cast<Bf16x8*>(call.to)[blockIdx.y * call.num_words + index] = pack(values);
 }
 
 Uint4Call make_call(const MatmulArgs& args) {
   const PackedWeight& weight = args.weight;
-  const Uint4Layout layout = uint4_layout(weight.format, weight.num_rows, weight.num_cols);
-  const int64_t group_cols = weight.format.group_cols;
   return {.product = {.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
                       .weight = weight.data,
                       .bias = reinterpret_cast<const uint16_t*>(args.bias.bytes()),
@@ -212,10 +211,7 @@ Uint4Call make_call(const MatmulArgs& args) {
                       .n = static_cast<int32_t>(weight.num_rows),
                       .k = static_cast<int32_t>(weight.num_cols),
                       .gated = 0},
-          .row_bytes = layout.row_bytes,
-          .scales = reinterpret_cast<const float*>(weight.data + layout.scales_at),
-          .zeros = reinterpret_cast<const uint8_t*>(weight.data + layout.zeros_at),
-          .group_cols = static_cast<int32_t>(group_cols == 0 ? weight.num_cols : group_cols)};
+          .layout = uint4_layout(weight.format, weight.num_rows, weight.num_cols)};
 }
 
 }  // namespace
@@ -237,14 +233,16 @@ void matmul_any_uint4(CudaStream& stream, const MatmulArgs& args) {
           : any_uint4_product<uint16_t>)<<<num_blocks, 128, 0, stream.handle()>>>(make_call(args));
 }
 
-void convert_uint4(CudaStream& stream, const PackedWeight& weight, int64_t row_begin,
-                   int64_t num_rows, std::byte* to) {
-  const ConvertCall call = {.weight = make_call({.x = {}, .weight = weight, .bias = {}, .out = {}}),
-                            .to = reinterpret_cast<uint16_t*>(to),
-                            .num_words = num_rows * weight.num_cols / kWordColumns,
-                            .first_row = row_begin};
-  const auto num_blocks = static_cast<unsigned>((call.num_words + 255) / 256);
-  convert_words<<<num_blocks, 256, 0, stream.handle()>>>(call);
+void convert_uint4(CudaStream& stream, const ConvertArgs& args) {
+  const ConvertCall call = {
+      .weight = make_call({.x = {}, .weight = args.weight, .bias = {}, .out = {}}),
+      .stride = static_cast<int64_t>(args.stride_bytes),
+      .to = reinterpret_cast<uint16_t*>(args.to),
+      .num_words = args.num_rows * args.weight.num_cols / kWordColumns,
+      .first_row = args.row_begin};
+  const dim3 grid(static_cast<unsigned>((call.num_words + 255) / 256),
+                  static_cast<unsigned>(args.num_weights));
+  convert_words<<<grid, 256, 0, stream.handle()>>>(call);
 }
 
 }  // namespace sluice::cuda

@@ -33,10 +33,5 @@ void gated_skinny_uint4(CudaStream& stream, const GatedProductArgs& args);
 // Any shape: slow, as matmul_any.
 void matmul_any_uint4(CudaStream& stream, const MatmulArgs& args);
 
-// Rows [row_begin, row_begin + num_rows) of a weight as bf16: the integer less its zero point,
-// times the scale, rounded to nearest. REQUIRES: k is a multiple of 8.
-void convert_uint4(CudaStream& stream, const PackedWeight& weight, int64_t row_begin,
-                   int64_t num_rows, std::byte* to);
-
 }  // namespace cuda
 }  // namespace sluice
