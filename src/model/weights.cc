@@ -229,7 +229,7 @@ void load_integers(const WeightSource& source, const Checkpoint& checkpoint, Str
 
 // Fills one tensor with random values, 1024 rows at a time, which are the same. With padding the
 // slices are whole heads, since store_padded takes whole heads.
-void store_dummy(const WeightSource& source, const DummyNumbers& numbers, uint64_t& state,
+void store_dummy(const WeightSource& source, DummyNumbers& numbers, uint64_t& state,
                  Stream& stream) {
   const HeadPadding& padding = source.padding;
   const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
@@ -238,16 +238,19 @@ void store_dummy(const WeightSource& source, const DummyNumbers& numbers, uint64
   const int64_t rows = is_matrix ? source.shape[0] : 1;
   const int64_t cols = is_matrix ? source.shape.back() : source.num_elements();
   const auto count = static_cast<size_t>(std::min(rows, rows_at_once) * cols);
-  const std::vector<BFloat16> values =
-      is_matrix ? numbers.next(count, state) : draw_uniform(count, source.dummy_mean, state);
+  const WeightFormat format = source.matrix.format;
+  const bool is_code = is_matrix && has_scales(format);
+  std::vector<BFloat16> values;
+  std::vector<uint8_t> codes;
+  if (is_code) {
+    codes = numbers.next_codes(format, count, state);
+  } else {
+    values = is_matrix ? numbers.next(count, state) : draw_uniform(count, source.dummy_mean, state);
+  }
   if (!is_matrix && source.vector.dtype() == DType::kF32) {
     return store_floats(source, std::vector<float>(values.begin(), values.end()), stream);
   }
   if (!is_matrix && !source.pads()) return store_vector(source, values, stream);
-  const bool is_code = has_scales(source.matrix.format);
-  const DummyCodes dummy{source.matrix.format};
-  std::vector<uint8_t> codes;
-  if (is_code) codes = dummy.of(values);
   const std::span<const std::byte> bytes =
       is_code ? std::as_bytes(std::span(codes)) : std::as_bytes(std::span(values));
   const DType dtype = is_code ? DType::kU8 : DType::kBF16;
@@ -256,7 +259,7 @@ void store_dummy(const WeightSource& source, const DummyNumbers& numbers, uint64
     slice.row_begin += by_heads ? padding.padded_units(row) : row;
     if (is_matrix) slice.shape[0] = std::min(rows_at_once, rows - row);
     ScaleRows scales;
-    if (is_code) scales = dummy.scales(slice.shape[0], cols);
+    if (is_code) scales = dummy_scales(format, slice.shape[0], cols);
     const auto num_values = static_cast<size_t>((is_matrix ? slice.shape[0] : 1) * cols);
     const std::span<const std::byte> part = bytes.first(num_values * dtype_bytes(dtype));
     if (source.pads()) {
@@ -396,7 +399,7 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
 void Weights::fill_dummy(uint64_t seed, Stream& stream,
                          const std::function<void(double)>& on_progress) {
   uint64_t state = seed;
-  const DummyNumbers numbers(state);
+  DummyNumbers numbers(state);
   size_t num_done = 0;
   for (const WeightSource& source : sources_) {
     store_dummy(source, numbers, state, stream);

@@ -14,6 +14,43 @@ namespace {
 // A uniform distribution of half width w has standard deviation w / sqrt(3).
 constexpr float kHalfWidth = 0.02f * 1.7320508f;
 
+// The zero point of integers.
+float middle(WeightFormat format) {
+  return format.numbers == WeightNumbers::kUint4 ? 8.0f : 128.0f;
+}
+
+float scale_of(WeightFormat format) {
+  return kHalfWidth / (stores_e4m3(format) ? 448.0f : middle(format) - 1);
+}
+
+// Rounded as a quantizer would, so that a model of random codes has activations of the usual size.
+std::vector<uint8_t> codes_of(WeightFormat format, const std::vector<BFloat16>& values) {
+  const int16_t origin = e4m3_origin(127);  // of a scale of 1
+  std::vector<uint8_t> codes;
+  codes.reserve(values.size());
+  for (const BFloat16 value : values) {
+    const float scaled = static_cast<float>(value) / scale_of(format);
+    codes.push_back(stores_e4m3(format)
+                        ? to_e4m3(BFloat16(scaled).bits, origin)
+                        : static_cast<uint8_t>(std::lround(middle(format) + scaled)));
+  }
+  return codes;
+}
+
+// `count` values from a random place of `drawn` on, which is repeated.
+template <typename Value>
+std::vector<Value> repeat(const std::vector<Value>& drawn, size_t count, uint64_t& state) {
+  std::vector<Value> values(count);
+  size_t from = split_mix(state) % drawn.size();
+  for (size_t at = 0; at < count; from = 0) {
+    const size_t length = std::min(drawn.size() - from, count - at);
+    std::copy_n(drawn.begin() + static_cast<std::ptrdiff_t>(from), length,
+                values.begin() + static_cast<std::ptrdiff_t>(at));
+    at += length;
+  }
+  return values;
+}
+
 }  // namespace
 
 std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state) {
@@ -28,48 +65,25 @@ std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state) {
 DummyNumbers::DummyNumbers(uint64_t& state) : drawn_(draw_uniform(1'000'003, 0, state)) {}
 
 std::vector<BFloat16> DummyNumbers::next(size_t count, uint64_t& state) const {
-  std::vector<BFloat16> values(count);
-  size_t from = split_mix(state) % drawn_.size();
-  for (size_t at = 0; at < count; from = 0) {
-    const size_t length = std::min(drawn_.size() - from, count - at);
-    std::copy_n(drawn_.begin() + static_cast<std::ptrdiff_t>(from), length,
-                values.begin() + static_cast<std::ptrdiff_t>(at));
-    at += length;
-  }
-  return values;
+  return repeat(drawn_, count, state);
 }
 
-float DummyCodes::middle() const {
-  return format_.numbers == WeightNumbers::kUint4 ? 8.0f : 128.0f;
-}
-
-float DummyCodes::scale() const {
-  return kHalfWidth / (stores_e4m3(format_) ? 448.0f : middle() - 1);
-}
-
-// Rounded as a quantizer would, so that a model of random codes has activations of the usual size.
-std::vector<uint8_t> DummyCodes::of(std::span<const BFloat16> values) const {
-  const int16_t origin = e4m3_origin(127);  // of a scale of 1
-  std::vector<uint8_t> codes;
-  codes.reserve(values.size());
-  for (const BFloat16 value : values) {
-    const float scaled = static_cast<float>(value) / scale();
-    codes.push_back(stores_e4m3(format_) ? to_e4m3(BFloat16(scaled).bits, origin)
-                                         : static_cast<uint8_t>(std::lround(middle() + scaled)));
-  }
-  return codes;
+std::vector<uint8_t> DummyNumbers::next_codes(WeightFormat format, size_t count, uint64_t& state) {
+  std::vector<uint8_t>& coded = coded_[format.numbers];
+  if (coded.empty()) coded = codes_of(format, drawn_);
+  return repeat(coded, count, state);
 }
 
 // With orders of columns, the order is that of x: products take the same path as with any other.
-ScaleRows DummyCodes::scales(int64_t num_rows, int64_t num_cols) const {
-  const int64_t per_row = scales_per_row(format_, num_cols);
-  const int64_t num_scale_rows = (num_rows + format_.group_rows - 1) / format_.group_rows;
+ScaleRows dummy_scales(WeightFormat format, int64_t num_rows, int64_t num_cols) {
+  const int64_t per_row = scales_per_row(format, num_cols);
+  const int64_t num_scale_rows = (num_rows + format.group_rows - 1) / format.group_rows;
   const auto count = static_cast<size_t>(num_scale_rows * per_row);
-  ScaleRows rows{.values = std::vector<float>(count, scale()),
-                 .scale_rows = format_.group_rows,
+  ScaleRows rows{.values = std::vector<float>(count, scale_of(format)),
+                 .scale_rows = format.group_rows,
                  .per_row = per_row};
-  if (stores_integers(format_)) rows.zeros.assign(count, static_cast<uint8_t>(middle()));
-  if (format_.num_orders > 0) {
+  if (stores_integers(format)) rows.zeros.assign(count, static_cast<uint8_t>(middle(format)));
+  if (format.num_orders > 0) {
     rows.order.resize(static_cast<size_t>(num_cols));
     std::iota(rows.order.begin(), rows.order.end(), 0);
   }

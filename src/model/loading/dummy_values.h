@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <map>
 #include <vector>
 
 #include "core/dtype.h"
@@ -26,26 +26,16 @@ class DummyNumbers {
   explicit DummyNumbers(uint64_t& state);
 
   std::vector<BFloat16> next(size_t count, uint64_t& state) const;
+  // Such values as codes of a format with scales, which dummy_scales has.
+  std::vector<uint8_t> next_codes(WeightFormat format, size_t count, uint64_t& state);
 
  private:
   std::vector<BFloat16> drawn_;
+  std::map<WeightNumbers, std::vector<uint8_t>> coded_;  // those of `drawn_`, made when asked for
 };
 
-// Such values as codes of a format with scales: one scale, by which the largest is that of e4m3, or
-// of integers about the middle of their range.
-class DummyCodes {
- public:
-  explicit DummyCodes(WeightFormat format) : format_(format) {}
-
-  std::vector<uint8_t> of(std::span<const BFloat16> values) const;
-  // The scales of a matrix [num_rows, num_cols].
-  ScaleRows scales(int64_t num_rows, int64_t num_cols) const;
-
- private:
-  float middle() const;
-  float scale() const;
-
-  WeightFormat format_;
-};
+// The scales of a matrix of such codes, [num_rows, num_cols]: one number, by which the largest code
+// is that of e4m3, or of integers about the middle of their range.
+ScaleRows dummy_scales(WeightFormat format, int64_t num_rows, int64_t num_cols);
 
 }  // namespace sluice
