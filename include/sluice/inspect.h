@@ -21,6 +21,7 @@ struct ModelSummary {
   int64_t num_parameters = 0;
   int64_t num_active_parameters = 0;  // without the experts that a token does not choose
   size_t weight_bytes = 0;            // in their formats
+  std::string weight_formats;         // "bf16", or "integers of 4 bits, others bf16"
   size_t active_weight_bytes = 0;     // of num_active_parameters
   int32_t num_layers = 0;
   int32_t hidden_size = 0;

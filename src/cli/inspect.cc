@@ -27,7 +27,9 @@ std::string describe_model(const ModelSummary& model) {
                               format_count(static_cast<double>(model.num_active_parameters)));
   }
   table.add({"parameters", parameters});
-  table.add({"weights", format_bytes(static_cast<double>(model.weight_bytes)) + " as bf16"});
+  table.add(
+      {"weights", fmt::format("{} as {}", format_bytes(static_cast<double>(model.weight_bytes)),
+                              model.weight_formats)});
   table.add({"layers", fmt::format("{} of width {}", model.num_layers, model.hidden_size)});
   table.add({"heads", fmt::format("{} query, {} KV, of width {}", model.num_q_heads,
                                   model.num_kv_heads, model.head_dim)});

@@ -28,6 +28,18 @@ std::string describe_rope(const RopeConfig& rope) {
   return text;
 }
 
+// Embedding and `lm_head` stay in bf16.
+std::string describe_formats(const ModelConfig& config) {
+  if (!config.quantization.present()) return "bf16";
+  const WeightNumbers numbers = config.quantization.has_integers()
+                                    ? config.quantization.integer_format.numbers
+                                    : WeightNumbers::kE4m3;
+  const char* name = numbers == WeightNumbers::kE4m3    ? "FP8"
+                     : numbers == WeightNumbers::kUint4 ? "integers of 4 bits"
+                                                        : "integers of 8 bits";
+  return std::string(name) + ", others bf16";
+}
+
 // A GPU that is not here: a kind and a size, for a plan, which takes no memory.
 class AbsentGpu final : public Device {
  public:
@@ -72,6 +84,7 @@ ModelSummary summarize_model(const std::string& model_dir, KvCacheDtype kv_cache
   const Weights::StoredBytes bytes = Weights::stored_bytes(config, *make_device("cpu"));
   summary.weight_bytes = bytes.all;
   summary.active_weight_bytes = bytes.active;
+  summary.weight_formats = describe_formats(config);
   summary.num_layers = config.num_layers();
   summary.hidden_size = config.hidden_size;
   summary.num_q_heads = config.attention().num_q_heads;
