@@ -20,7 +20,7 @@ namespace sluice {
 // These bound arrays on the stack, so that the ops need no scratch.
 inline constexpr int32_t kMaxDeltaKDim = 1024;
 inline constexpr int32_t kMaxConvTaps = 8;
-// On CUDA a thread keeps a column of a matrix in registers.
+// On CUDA a block of columns lies in shared memory.
 inline constexpr int32_t kMaxCudaKDim = 128;
 
 // Columns of a matrix that lie together: of 128 rows they take 32 KiB, which stay in the first

@@ -329,7 +329,7 @@ class ModelCopy {
   EngineOptions options_;
 };
 
-// A GPU's kernels keep a column of a matrix in registers.
+// A GPU's kernels keep a block of columns of a matrix in shared memory.
 TEST(HybridFiles, KeysThatAreTooWideForAGpuAreRefused) {
   const auto plan_for_gpu = [](const EngineOptions& options) {
     plan_memory(options, {.gpu_bytes = size_t{80} << 30, .host_bytes = size_t{80} << 30});

@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(kGateThreads) norm_heads(const NormCall call) 
   const bool exists = head < call.num_heads;
   const float* x = call.x + head * call.dim;
   wait_for_earlier_work();
+  // Element i goes to the partial sum of lane i mod 16, and these are added by halves.
   float sum = 0.0f;
   for (int i = lane; exists && i < call.dim; i += kHeadLanes) sum += x[i] * x[i];
   const float mean = group_sum<kHeadLanes>(sum) / static_cast<float>(call.dim);

@@ -45,6 +45,7 @@ inline int64_t max_part_rows(const DeltaRows& rows, int64_t num_rows) {
   return rows.max_rows < num_rows ? rows.max_rows : num_rows;
 }
 
+// Empty: no rows of the sequence are in the call, or it is padding, whose slot is -1.
 struct SequencePart {
   int32_t begin = 0;  // rows of the call
   int32_t end = 0;
@@ -73,6 +74,7 @@ __device__ inline SequencePart part_of(const PassRows& rows, int32_t seq) {
   part.end = min(rows.row_begin[seq + 1] - rows.first_row, rows.num_rows);
   part.to = rows.write_slots[seq];
   if (part.is_empty()) return part;
+  // Rows of the pass before the call are rows before its first one: their state is in `to`.
   part.first_pos = rows.first_pos[seq] + part.begin - first;
   const bool is_read = part.first_pos > 0;
   if (is_read) part.from = first < 0 ? part.to : rows.read_slots[seq];

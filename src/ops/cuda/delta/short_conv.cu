@@ -41,6 +41,8 @@ __device__ inline const uint16_t* input(const ConvCall& call, const SequencePart
   return window_in(call.states, part.from) + static_cast<int64_t>(row) * call.num_channels;
 }
 
+// Taps are added in ascending order to a zero, as on the CPU; rows that are not there are left out,
+// since a product with zero could change the sign of a zero.
 __device__ inline void convolve_row(const ConvCall& call, const SequencePart& part, int32_t row,
                                     int32_t channel) {
   float sum = 0.0f;

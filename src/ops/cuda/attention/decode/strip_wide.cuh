@@ -5,6 +5,11 @@
 // tile are copied to where its keys were as soon as these have given their scores, so that three
 // blocks have up to 192 KiB in flight. Queries come from memory into registers, since their copies
 // would not fit either. The arithmetic is that of strip.cuh. Thread rule: device code, whole warps.
+//
+// A warp with tiles 0 and 1; a copy is a group of its own:
+//   place 0   keys 0 arrive | scores 0 | values 0 arrive .......... | softmax, P V
+//   place 1   keys 1 arrive ........... | scores 1 | values 1 arrive ............ | softmax, P V
+// Between two lines of arrival at least one tile is on its way.
 #pragma once
 
 #include "ops/cuda/attention/decode/strip.cuh"
