@@ -1,6 +1,6 @@
 // Hopper prefill attention for head_dim 256, whose tiles have 64 tokens in blocks of any size: two
-// stages of 128 tokens and q would need 320 KiB. One copy of q instead of two costs the beginning of
-// each tile of rows; a tile of 64 tokens has twice the products of one with 128 channels, so its
+// stages of 128 tokens and q would need 320 KiB. One copy of q instead of two costs the beginning
+// of each tile of rows; a tile of 64 tokens has twice the products of one with 128 channels, so its
 // exponentials and barriers weigh half as much.
 #include "ops/cuda/attention/prefill/sm90_launch.cuh"
 
