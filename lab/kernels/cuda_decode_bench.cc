@@ -1,7 +1,8 @@
 // Decode on CUDA against its bounds, measured in the same run: KV bytes of attention and bounds
 // over the rate of a device-to-device copy, gathered bytes over the rate of one copy from the host.
 //
-//   cuda_decode_bench [SECTION...]      of: attention fp8 lists selection gather; all without one
+//   cuda_decode_bench [SECTION...]      of: attention wide fp8 lists selection gather; without one
+//                                       all of them
 //   cuda_decode_bench 4x8192x2...       attention of sequences x tokens x query heads of a KV head
 //
 // Times are those of graph replays. Calls rotate over sets of blocks that together are several
@@ -145,6 +146,20 @@ void run_attention(Workbench& bench) {
                     {.num_seqs = 4, .num_tokens = 32768, .group = 4, .block_tokens = block_tokens});
   }
   print_attention(bench, {.num_seqs = 1, .num_tokens = 8192, .group = 2, .head_dim = 96});
+}
+
+// Heads of the full layers of Qwen3.5-27B: 4 x 6 of 256.
+void run_wide(Workbench& bench) {
+  fmt::print("\nattention of one row per sequence, heads of 256: bytes of K and V over time\n");
+  for (const int32_t num_seqs : {1, 4, 16}) {
+    for (const int32_t num_tokens : {1024, 8192, 32768, 131072}) {
+      print_attention(bench, {.num_seqs = num_seqs,
+                              .num_tokens = num_tokens,
+                              .group = 6,
+                              .head_dim = 256,
+                              .num_kv_heads = 4});
+    }
+  }
 }
 
 void run_fp8(Workbench& bench) {
@@ -387,6 +402,7 @@ int run(int argc, char** argv) {
              bench.device().info().name, copy_rate * 1e-9);
   for (int i = 1; i < argc; ++i) run_named(bench, argv[i]);
   if (wants("attention")) run_attention(bench);
+  if (wants("wide")) run_wide(bench);
   if (wants("fp8")) run_fp8(bench);
   if (wants("lists")) {
     run_lists(bench, copy_rate);

@@ -1,7 +1,7 @@
 // Shared by the benchmarks of CUDA kernels: a GPU, a stream, tensors of random numbers, and times
 // by the GPU's clock.
 //
-// Used by cuda_{attention,decode,layer,ops}_bench. Thread rule: main thread.
+// Used by cuda_{attention,decode,delta,layer,ops}_bench. Thread rule: main thread.
 #pragma once
 
 #include <algorithm>

@@ -310,7 +310,9 @@ TensorView Runner::forward(TapSink* taps) {
     input.state_rows = {.row_begin = pass_.batch.row_begin,
                         .first_pos = pass_.batch.first_pos,
                         .read_slots = device_.read_slots.rows(0, num_seqs),
-                        .write_slots = device_.write_slots.rows(0, num_seqs)};
+                        .write_slots = device_.write_slots.rows(0, num_seqs),
+                        .first_row = 0,
+                        .max_rows = pass_.batch.max_rows};
   }
   if (num_logit_rows_ > 0) input.logit_rows = device_.logit_rows.rows(0, num_logit_rows_);
   return parts_.decoder.forward(parts_.compute, parts_.residency.executor(), input, taps);

@@ -46,12 +46,15 @@ struct Decoder::Pass {
   int32_t num_layers;
   double attention_share;  // attention's fraction of a layer's arithmetic, for progress
 
-  // row_tile bounds every tile; only the last may be shorter.
+  // row_tile bounds every tile. The last may be shorter, and with states all, since no tile ends
+  // inside a chunk.
   // Calls `fn(rows)` for consecutive tiles of rows.
   template <typename Fn>
   void for_each_tile(Fn fn) const {
-    for (int64_t begin = 0; begin < num_rows; begin += row_tile) {
-      fn(Rows{begin, std::min(row_tile, num_rows - begin)});
+    for (int64_t begin = 0, end = 0; begin < num_rows; begin = end) {
+      end = std::min(begin + row_tile, num_rows);
+      if (input.states != nullptr) end = chunk_border(input.pass->spans, begin, end);
+      fn(Rows{begin, end - begin});
     }
   }
 
@@ -79,8 +82,8 @@ Decoder::Scratch Decoder::cut_scratch(Arena& arena, const ModelConfig& config,
   s.cos_sin = arena.tensor(DType::kF32, {rows, 2, head_dim / 2});
   s.delta = arena.tensor(DType::kBF16, {tile, hidden});
   s.normed = arena.tensor(DType::kBF16, {tile, hidden});
-  s.mixer = arena.tensor(DType::kU8, {scratch_bytes_of(config, &LayerSpec::mixer, tile)});
-  s.mlp = arena.tensor(DType::kU8, {scratch_bytes_of(config, &LayerSpec::mlp, tile)});
+  s.layer = arena.tensor(DType::kU8, {std::max(scratch_bytes_of(config, &LayerSpec::mixer, tile),
+                                               scratch_bytes_of(config, &LayerSpec::mlp, tile))});
   s.logit_rows = arena.tensor(DType::kBF16, {limits.max_logit_rows, hidden});
   s.logits = arena.tensor(DType::kF32, {limits.max_logit_rows, config.vocab_size});
   s.inv_freq = arena.tensor(DType::kF32, {head_dim / 2});
@@ -238,12 +241,12 @@ LayerCall Decoder::call_of(const Pass& pass, LayerId layer) const {
           .states = states};
 }
 
-RowTile Decoder::tile_of(const Rows& rows, const TensorView& scratch) const {
+RowTile Decoder::tile_of(const Rows& rows) const {
   return {.begin = rows.begin,
           .count = rows.count,
           .x = scratch_.normed.rows(0, rows.count),
           .out = scratch_.delta.rows(0, rows.count),
-          .scratch = Arena(scratch.bytes(), scratch.num_bytes())};
+          .scratch = Arena(scratch_.layer.bytes(), scratch_.layer.num_bytes())};
 }
 
 // The part of a layer before attention, for one tile.
@@ -258,7 +261,7 @@ void Decoder::begin_layer(const Pass& pass, LayerId layer, const Rows& rows) {
   const LayerCall call = call_of(pass, layer);
   call.tap("residual", rows.begin, scratch_.residual.rows(rows.begin, rows.count));
   visit_with_weights(spec(layer).mixer, w.mixer, [&](const auto& mixer, const auto& weights) {
-    mixer.begin(call, tile_of(rows, scratch_.mixer), weights);
+    mixer.begin(call, tile_of(rows), weights);
   });
 }
 
@@ -272,11 +275,13 @@ void Decoder::finish_layer(const Pass& pass, LayerId layer, const Rows& rows) {
   const LayerWeights& w = weights_.layer(layer);
   const LayerCall call = call_of(pass, layer);
   visit_with_weights(spec(layer).mixer, w.mixer, [&](const auto& mixer, const auto& weights) {
-    if (mixer.reads_input_twice()) norm_again(pass, rows, w.input_norm);
-    mixer.finish(call, tile_of(rows, scratch_.mixer), weights);
+    // Of a pass of one tile, as decode is, the norm's output is still there.
+    const bool is_overwritten = rows.count < pass.num_rows;
+    if (mixer.reads_input_twice() && is_overwritten) norm_again(pass, rows, w.input_norm);
+    mixer.finish(call, tile_of(rows), weights);
   });
   norm_delta(pass, rows, w.post_norm);
-  const RowTile tile = tile_of(rows, scratch_.mlp);
+  const RowTile tile = tile_of(rows);
   visit_with_weights(spec(layer).mlp, w.mlp, [&](const auto& mlp, const auto& weights) {
     mlp.enqueue(call, tile, weights);
   });

@@ -74,8 +74,7 @@ class Decoder {
     TensorView cos_sin;     // f32 [max_rows, 2, head_dim / 2]
     TensorView delta;       // bf16 [tile, hidden]: output of the last block, not yet added
     TensorView normed;      // bf16 [tile, hidden]: norm of residual + delta
-    TensorView mixer;       // u8: scratch of the mixer of any layer, for one tile
-    TensorView mlp;         // u8: the same of its MLP
+    TensorView layer;       // u8: scratch of the mixer, then of the MLP, of any layer, for one tile
     TensorView logit_rows;  // bf16 [max_logit_rows, hidden]
     TensorView logits;      // f32 [max_logit_rows, vocab]
     TensorView inv_freq;    // f32 [head_dim / 2]: constant after construction
@@ -91,7 +90,7 @@ class Decoder {
   void embed(const Pass& pass, const Rows& rows);
   const LayerSpec& spec(LayerId layer) const;
   LayerCall call_of(const Pass& pass, LayerId layer) const;
-  RowTile tile_of(const Rows& rows, const TensorView& scratch) const;
+  RowTile tile_of(const Rows& rows) const;
   void begin_layer(const Pass& pass, LayerId layer, const Rows& rows);
   void attend(const Pass& pass, LayerId layer);
   void finish_layer(const Pass& pass, LayerId layer, const Rows& rows);

@@ -84,7 +84,7 @@ TEST(DecodeChoice, SeveralRoundsAndListsAndSmallBlocksExcludeTheWave) {
 }
 
 TEST(DecodeChoice, OtherHeadSizesTakeTheGeneralKernel) {
-  for (const int32_t head_dim : {16, 80, 96, 112, 256}) {
+  for (const int32_t head_dim : {16, 80, 96, 112, 192}) {
     DecodeRound round = step(1, 2048);
     round.head_dim = head_dim;
     EXPECT_EQ(kernel_of(round), DecodeKernel::kGeneral) << head_dim;

@@ -84,7 +84,6 @@ TEST(Norm, ARowAloneAndInPlaceHasTheSameBits) {
 
 // 1 + w of a small w keeps what bf16 would lose.
 TEST(Norm, AnOffsetIsAddedToTheWeightInF32) {
-  if (!testing_cpu()) GTEST_SKIP() << "the CPU alone has it";
   for (const int64_t hidden : {7, 64, 1000}) {
     Machine machine;
     RmsNormArgs args = make_args(machine, {3, hidden, true});

@@ -164,7 +164,6 @@ TEST(RopeNorm, IsOverTheNamedChannels) {
 
 // The weights of both norms as what is added to one, and heads of 256 of which a quarter rotates.
 TEST(RopeNorm, AnOffsetIsAddedToItsWeights) {
-  if (!testing_cpu()) GTEST_SKIP() << "the CPU alone has it";
   Machine machine;
   RopeAndWriteKvArgs args = make_args(machine, {256, 3, 1, 16, true});
   args.norm_offset = 1.0f;

@@ -16,13 +16,15 @@ void leave_out_without_kernels(ModelConfig& config, const Device& device) {
 }
 
 void require_kernels(const ModelConfig& config, const Device& device) {
-  if (device.kind() == DeviceKind::kCuda && is_hybrid(config.architecture)) {
+  if (device.kind() != DeviceKind::kCuda) return;
+  const StateLayout states = config.states();
+  if (states.present() && states.shape.k_dim > kMaxCudaKDim) {
     fail(ErrorCode::kUnsupported,
-         "{} has layers of the gated delta rule, for which there are no kernels on a GPU yet; take "
-         "--device cpu",
-         architecture_name(config.architecture));
+         "linear_key_head_dim is {}, but the kernels on a GPU have keys of at most {} channels; "
+         "take --device cpu",
+         states.shape.k_dim, kMaxCudaKDim);
   }
-  if (device.kind() != DeviceKind::kCuda || !config.quantization.present()) return;
+  if (!config.quantization.present()) return;
   const WeightFormat format = config.quantization.integer_format;
   if (config.quantization.has_integers() && format.numbers != WeightNumbers::kUint4) {
     fail(

@@ -8,14 +8,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
+#include "attention/executor.h"
 #include "model/layers/layer_call.h"
 #include "model/weight_layout.h"
 #include "ops/delta/delta.h"
 #include "ops/matmul/matmul.h"
 
 namespace sluice {
+
+// The last row up to `end` at which rows of the pass from `begin` on may be cut without dividing a
+// chunk (ops/delta/delta.h): there a sequence begins, or is at a multiple of kDeltaChunk. `end` if
+// there is none, or if it lies in no span.
+int64_t chunk_border(std::span<const PrefillSpan> spans, int64_t begin, int64_t end);
 
 struct DeltaNet {
   DeltaShape shape;

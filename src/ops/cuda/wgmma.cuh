@@ -62,7 +62,7 @@ __device__ __forceinline__ void pin_registers(uint32_t (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Operands of inline PTX: the names of 32 or 64 registers, and the 32 floats from d[i] on.
+// Operands of inline PTX: the names of 32, 64 or 128 registers, and the 32 floats from d[i] on.
 #define SLUICE_NAMES_32                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -70,6 +70,13 @@ __device__ __forceinline__ void pin_registers(uint32_t (&values)[kCount]) {
   SLUICE_NAMES_32                                                                           \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
   "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SLUICE_NAMES_128                                                           \
+  SLUICE_NAMES_64                                                                  \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "            \
+  "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, "              \
+  "%90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, "           \
+  "%103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, " \
+  "%116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SLUICE_FLOATS_4(d, i) \
   "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
 #define SLUICE_FLOATS_16(d, i)                                                     \
@@ -147,8 +154,19 @@ __device__ __forceinline__ void wgmma_values(float (&d)[64], const uint32_t* a, 
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// d += a * b over 16 tokens: 64 rows by 256 channels.
+__device__ __forceinline__ void wgmma_values(float (&d)[128], const uint32_t* a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" SLUICE_NAMES_128
+               "}, "
+               "{%128, %129, %130, %131}, %132, 1, 1, 1, 1;\n"
+               : SLUICE_FLOATS_32(d, 0), SLUICE_FLOATS_32(d, 32), SLUICE_FLOATS_32(d, 64),
+                 SLUICE_FLOATS_32(d, 96)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 #undef SLUICE_NAMES_32
 #undef SLUICE_NAMES_64
+#undef SLUICE_NAMES_128
 #undef SLUICE_FLOATS_4
 #undef SLUICE_FLOATS_16
 #undef SLUICE_FLOATS_32

@@ -26,6 +26,7 @@ void require_states(ShapeContract& shapes, const DeltaRows& rows, const DeltaSta
   shapes.expect("rows.first_pos", rows.first_pos, DType::kI32, {"num_seqs"});
   shapes.expect("rows.read_slots", rows.read_slots, DType::kI32, {"num_seqs"});
   shapes.expect("rows.write_slots", rows.write_slots, DType::kI32, {"num_seqs"});
+  shapes.require(rows.max_rows > 0 || shapes["num_seqs"] == 0, "rows.max_rows must be above 0");
   shapes.bind("num_seqs + 1", shapes["num_seqs"] + 1);
   shapes.expect("rows.row_begin", rows.row_begin, DType::kI32, {"num_seqs + 1"});
 }

@@ -3,8 +3,9 @@
 // after it.
 //
 // Used by model/layers/delta_net. The state of a layer lies in slots that state/state_pool gives to
-// sequences. Only the recurrent step exists: a row is one step after the row before it, so that any
-// cut of a sequence into calls gives the same bits. Thread rule: enqueue only.
+// sequences. On a CPU only the recurrent step exists: a row is one step after the row before it, so
+// that any cut of a sequence into calls gives the same bits. CUDA also has a form for chunks of
+// rows. Thread rule: enqueue only.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +20,17 @@ namespace sluice {
 // These bound arrays on the stack, so that the ops need no scratch.
 inline constexpr int32_t kMaxDeltaKDim = 1024;
 inline constexpr int32_t kMaxConvTaps = 8;
+// On CUDA a block of columns lies in shared memory.
+inline constexpr int32_t kMaxCudaKDim = 128;
 
 // Columns of a matrix that lie together: of 128 rows they take 32 KiB, which stay in the first
 // cache of a CPU for all rows of a call. Twice as fast as whole matrices, which do not.
 inline constexpr int32_t kDeltaColumns = 64;
+
+// Rows of a chunk, whose first position is a multiple of this: the unit that CUDA computes as
+// products of matrices. Only whole chunks are: where a call begins or ends inside a chunk, its rows
+// there are steps.
+inline constexpr int32_t kDeltaChunk = 64;
 
 // Sizes of a layer. Value head h uses the query and the key of head h / (num_v_heads /
 // num_k_heads).
@@ -35,32 +43,32 @@ struct DeltaShape {
 
   bool operator==(const DeltaShape&) const = default;
 
-  int64_t k_width() const { return int64_t{num_k_heads} * k_dim; }
-  int64_t v_width() const { return int64_t{num_v_heads} * v_dim; }
+  constexpr int64_t k_width() const { return int64_t{num_k_heads} * k_dim; }
+  constexpr int64_t v_width() const { return int64_t{num_v_heads} * v_dim; }
   // Of the convolution: queries, keys and values of all heads.
-  int64_t num_channels() const { return 2 * k_width() + v_width(); }
+  constexpr int64_t num_channels() const { return 2 * k_width() + v_width(); }
   // Elements of a head's matrix S [k_dim, v_dim].
-  int64_t head_elements() const { return int64_t{k_dim} * v_dim; }
+  constexpr int64_t head_elements() const { return int64_t{k_dim} * v_dim; }
 
   // S of a head lies as blocks of kDeltaColumns columns, the last one of what is left, and each as
   // [k_dim, columns]. Columns of a block, and the place of its first number, and of any number.
-  int64_t num_blocks() const { return (v_dim + kDeltaColumns - 1) / kDeltaColumns; }
-  int64_t block_columns(int64_t block) const {
+  constexpr int64_t num_blocks() const { return (v_dim + kDeltaColumns - 1) / kDeltaColumns; }
+  constexpr int64_t block_columns(int64_t block) const {
     const int64_t left = v_dim - block * kDeltaColumns;
     return left < kDeltaColumns ? left : kDeltaColumns;
   }
-  int64_t block_offset(int64_t block) const { return block * k_dim * kDeltaColumns; }
-  int64_t element_offset(int64_t row, int64_t column) const {
+  constexpr int64_t block_offset(int64_t block) const { return block * k_dim * kDeltaColumns; }
+  constexpr int64_t element_offset(int64_t row, int64_t column) const {
     const int64_t block = column / kDeltaColumns;
     return block_offset(block) + row * block_columns(block) + column % kDeltaColumns;
   }
 
   // The state of a sequence in a layer: S of every value head in f32, then the window: the
   // channels' inputs in the newest num_taps - 1 rows, the newest last, in bf16. Units: bytes.
-  size_t matrix_bytes() const {
+  constexpr size_t matrix_bytes() const {
     return static_cast<size_t>(num_v_heads * head_elements()) * sizeof(float);
   }
-  size_t window_bytes() const {
+  constexpr size_t window_bytes() const {
     return static_cast<size_t>((num_taps - 1) * num_channels()) * sizeof(BFloat16);
   }
 };
@@ -96,6 +104,8 @@ struct DeltaRows {
   TensorView read_slots;   // i32 [num_seqs]
   TensorView write_slots;  // i32 [num_seqs]; -1: a row of padding, which is left out
   int64_t first_row = 0;
+  // Of the longest sequence in the pass, at least: sizes launches, which a graph replays.
+  int64_t max_rows = 0;
 };
 
 struct ShortConvArgs {
@@ -112,7 +122,8 @@ struct ShortConvArgs {
 // Types: bf16 in, f32 out; sums in f32 by ascending j.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only; calls of one layer and pass in the order of their rows.
-// Errors: those of every op (ops/ops.h); on CUDA kUnsupported, thrown by the call.
+// Errors: those of every op (ops/ops.h). A slot that is not there is a failed check on the CPU and
+// an asynchronous error on CUDA.
 // Source: Yang et al. 2024, arXiv 2412.06464, section 3.3.
 void short_conv(Stream& stream, const ShortConvArgs& args);
 
@@ -132,10 +143,14 @@ struct DeltaRuleArgs {
 //   S *= exp(g);  d = beta (v - S^T k);  S += k d^T;  out = S^T q
 // Shapes: as at the members.
 // Types: f32. Sums over k_dim go up, one product and one sum at a time: each column of S is
-// independent of the others, so that the bits depend neither on vector widths nor on threads.
+// independent of the others, so that the bits depend neither on vector widths nor on threads; CUDA
+// gives those of the CPU. There chunks of heads of 128 x 128 are computed as matrices instead, with
+// operands in bf16, or in f32 where they are solved; S and the sums are f32.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only; calls of one layer and pass in the order of their rows, after short_conv.
-// Errors: those of every op; on CUDA kUnsupported, thrown by the call.
+// Errors: those of every op; on CUDA kUnsupported, thrown by the call, for a k_dim above
+// kMaxCudaKDim. A slot that is not there is a failed check on the CPU and an asynchronous error on
+// CUDA.
 // Source: Yang et al. 2024, arXiv 2412.06464, equation 10.
 void delta_rule(Stream& stream, const DeltaRuleArgs& args);
 
@@ -153,7 +168,7 @@ struct GatedNormArgs {
 // Types: f32 in, bf16 out; computed in f32, rounded once.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only; rows do not depend on each other.
-// Errors: those of every op; on CUDA kUnsupported, thrown by the call.
+// Errors: those of every op.
 // Source: Zhang and Sennrich 2019, arXiv 1910.07467; with a gate: Sun et al. 2023, arXiv
 // 2307.08621.
 void gated_norm(Stream& stream, const GatedNormArgs& args);
@@ -168,7 +183,7 @@ struct SigmoidGateArgs {
 // Types: bf16; computed in f32, rounded once.
 // Aliasing: `x` and `gate` do not overlap.
 // Order: enqueue only; elements do not depend on each other.
-// Errors: those of every op; on CUDA kUnsupported, thrown by the call.
+// Errors: those of every op.
 // Source: Qiu et al. 2025, arXiv 2505.06708, equation 5.
 void sigmoid_gate(Stream& stream, const SigmoidGateArgs& args);
 

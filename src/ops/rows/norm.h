@@ -23,7 +23,7 @@ struct RmsNormArgs {
 // Types: bf16 in and out; computed in f32, rounded once.
 // Aliasing: `out` may be the memory of `x`; `residual` overlaps neither.
 // Order: enqueue only; rows do not depend on each other.
-// Errors: those of every op (ops/ops.h); on CUDA kUnsupported, thrown by the call, for an offset.
+// Errors: those of every op (ops/ops.h).
 // Source: Zhang and Sennrich 2019, arXiv 1910.07467, equation 4.
 void rms_norm(Stream& stream, const RmsNormArgs& args);
 

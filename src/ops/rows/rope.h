@@ -74,7 +74,7 @@ struct RopeAndWriteKvArgs {
 // Aliasing: none of the outputs overlaps an input.
 // Order: enqueue only. Two rows of a call never have the same kv_rows entry, -1 excepted.
 // Errors: an entry of kv_rows outside the view's blocks is a failed check on the CPU and an
-// asynchronous error on CUDA, which refuses a norm_offset with kUnsupported.
+// asynchronous error on CUDA.
 // Source: Su et al. 2021, arXiv 2104.09864, equation 34.
 void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args);
 

@@ -137,7 +137,7 @@ TEST(Fp8Weights, RowsDoNotDependOnEachOtherNorOnThePlaceOfKv) {
 // heads, other sizes of blocks' rests.
 TEST(Fp8Weights, AnswersAreThoseOfItsNumbers) {
   for (const char* name :
-       {"qwen3-group2-tied", "llama-heads8-tied", "qwen3-heads22-untied", "qwen3moe-experts8"}) {
+       {"qwen3-group2-tied", "llama-heads8-tied", "qwen3-heads22-untied", "qwen3moe-experts8-pair"}) {
     for (const WeightScales scales : kAllScales) {
       const bool pads = std::string(name).find("heads") != std::string::npos;
       if (pads && scales == WeightScales::kBlocks) continue;  // refused

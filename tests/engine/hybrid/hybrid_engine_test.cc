@@ -34,6 +34,7 @@
 namespace sluice {
 namespace {
 
+using testing::expect_all_alike;
 using testing::expect_all_same;
 using testing::Job;
 using testing::random_tokens;
@@ -42,8 +43,13 @@ using testing::run_jobs;
 using testing::sampled;
 using testing::tiny_options;
 
-constexpr const char* kModels[] = {"qwen3next-hybrid-experts6", "qwen35-hybrid-nested",
-                                   "qwen35-hybrid-wide", "qwen35moe-hybrid-experts8"};
+// Those that the device under test runs.
+std::vector<std::string> hybrids() {
+  std::vector<std::string> names = testing::tiny_model_names();
+  std::erase_if(names, [](const std::string& name) { return !contains(name, "-hybrid"); });
+  return names;
+}
+
 constexpr const char* kModel = "qwen35-hybrid-nested";  // 3 linear layers and a full one
 
 std::filesystem::path path_of(const std::string& model) {
@@ -61,9 +67,9 @@ std::vector<Job> make_jobs() {
 
 // ---- Promises of the engine -------------------------------------------------------------------
 
-class Hybrids : public ::testing::TestWithParam<const char*> {};
+class Hybrids : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Models, Hybrids, ::testing::ValuesIn(kModels), [](const auto& made) {
+INSTANTIATE_TEST_SUITE_P(Models, Hybrids, ::testing::ValuesIn(hybrids()), [](const auto& made) {
   std::string name = made.param;
   for (char& c : name) c = c == '-' ? '_' : c;
   return name;
@@ -77,7 +83,7 @@ TEST_P(Hybrids, ChunksBatchesThreadsAndThePlaceOfKvChangeNoBit) {
   const auto expect_same = [&](const char* what, const auto& change) {
     EngineOptions changed = options;
     change(changed);
-    expect_all_same(run_engine(changed, jobs), expected, what);
+    expect_all_alike(run_engine(changed, jobs), expected, what);
   };
   expect_same("together", [](EngineOptions&) {});
   expect_same("two at once", [](EngineOptions& o) { o.max_num_seqs = 2; });
@@ -104,13 +110,13 @@ TEST_P(Hybrids, SparsePoliciesSelectFromLayersWithKv) {
   options.sparse.page_tokens = 16;
   options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
   options.sparse.topk_tokens = 512;
-  expect_all_same(run_engine(options, jobs), full, "a budget for all");
+  expect_all_alike(run_engine(options, jobs), full, "a budget for all");
   options.sparse.topk_tokens = 48;
   const std::vector<RequestOutput> sparse = run_engine(options, jobs);
   EXPECT_NE(sparse[0].token_ids, full[0].token_ids);
   options = testing::with_offload(options, KvOffload::kChunked);
   options.prefill_chunk_tokens = 48;
-  expect_all_same(run_engine(options, jobs), sparse, "offloaded");
+  expect_all_alike(run_engine(options, jobs), sparse, "offloaded");
 }
 
 // States are computed again from the first token on.
@@ -126,7 +132,7 @@ TEST_P(Hybrids, PreemptionLosesNothing) {
   options.kv.cache_bytes = 20 * block_bytes;  // a request alone needs 7
   options.max_model_len = 128;
   LLM llm(options);
-  expect_all_same(run_jobs(llm, jobs), expected, "preempted");
+  expect_all_alike(run_jobs(llm, jobs), expected, "preempted");
   EXPECT_GT(llm.stats().num_preemptions, 0);
 }
 
@@ -137,7 +143,7 @@ TEST_P(Hybrids, ALongPromptGoesInParts) {
   options.max_num_batched_tokens = 1024;
   const std::vector<RequestOutput> whole = run_engine(options, jobs);
   options.prefill_chunk_tokens = 100;
-  expect_all_same(run_engine(options, jobs), whole, "chunks");
+  expect_all_alike(run_engine(options, jobs), whole, "chunks");
 }
 
 // A request never reads the state of one before it.
@@ -158,10 +164,9 @@ TEST(Hybrid, TheHundredthRequestHasTheBitsOfTheFirst) {
 TEST(Hybrid, EqualPromptsAtOnceHaveOneAnswer) {
   const std::vector<Job> jobs(6, {random_tokens(70, 3), sampled(20, 5)});
   const std::vector<RequestOutput> outputs = run_engine(tiny_options(kModel), jobs);
-  for (const RequestOutput& output : outputs) {
-    EXPECT_EQ(output.token_ids, outputs[0].token_ids);
-    EXPECT_EQ(output.num_cached_tokens, 0);
-  }
+  const std::vector<RequestOutput> first(outputs.size(), outputs[0]);
+  expect_all_alike(outputs, first, "the first");
+  for (const RequestOutput& output : outputs) EXPECT_EQ(output.num_cached_tokens, 0);
 }
 
 // A pass is cancelled after each of its parts, and run again: it must not see what it wrote before.
@@ -211,13 +216,13 @@ TEST(Hybrid, LateMasksChangeNoBit) {
                            std::this_thread::sleep_for(std::chrono::milliseconds(6));
                          }};
   LlmEngine engine(options, std::move(parts));
-  expect_all_same(run_jobs(engine, jobs), expected, "late masks");
+  expect_all_alike(run_jobs(engine, jobs), expected, "late masks");
 }
 
 // ---- Memory and options -----------------------------------------------------------------------
 
 TEST(Hybrid, WhatIsTakenIsWhatWasPlanned) {
-  for (const char* model : kModels) {
+  for (const std::string& model : hybrids()) {
     LlmEngine engine(tiny_options(model), {.device = testing::make_test_device()});
     EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
               engine.plan().memory.device_used_bytes());
@@ -263,11 +268,6 @@ TEST(Hybrid, WhatIsAskedForAndMissingIsRefused) {
   EXPECT_TRUE(
       contains(refused([](EngineOptions& o) { o.speculative.method = SpeculativeMethod::kNgram; }),
                "take 'none'"));
-  const std::string on_gpu = expect_error(ErrorCode::kUnsupported, [] {
-    plan_memory(tiny_options(kModel),
-                {.gpu_bytes = size_t{80} << 30, .host_bytes = size_t{80} << 30});
-  });
-  EXPECT_TRUE(contains(on_gpu, "--device cpu")) << on_gpu;
   LLM llm(tiny_options(kModel));
   EXPECT_TRUE(contains(
       expect_error(ErrorCode::kUnsupported, [&] { llm.pin("name", random_tokens(40, 1)); }),
@@ -328,6 +328,20 @@ class ModelCopy {
   TempDir dir_;
   EngineOptions options_;
 };
+
+// A GPU's kernels keep a block of columns of a matrix in shared memory.
+TEST(HybridFiles, KeysThatAreTooWideForAGpuAreRefused) {
+  const auto plan_for_gpu = [](const EngineOptions& options) {
+    plan_memory(options, {.gpu_bytes = size_t{80} << 30, .host_bytes = size_t{80} << 30});
+  };
+  plan_for_gpu(tiny_options(kModel));
+  ModelCopy copy(kModel);
+  copy.config["text_config"]["linear_key_head_dim"] = 136;
+  const EngineOptions options = copy.write();
+  const std::string error = expect_error(ErrorCode::kUnsupported, [&] { plan_for_gpu(options); });
+  EXPECT_TRUE(contains(error, "linear_key_head_dim is 136")) << error;
+  EXPECT_TRUE(contains(error, "--device cpu")) << error;
+}
 
 std::vector<float> logits_of(const EngineOptions& options) {
   return LLM(options).trace(random_tokens(60, 1), {}).logits.data;

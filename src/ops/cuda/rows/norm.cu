@@ -3,7 +3,6 @@
 // Bound: bytes, 4 per element, 8 with a residual (two reads, two writes); latency with few rows.
 // Tile: one row per 32 to 512 threads, up to 4 vectors of 16 bytes a thread. Share: 90 to 96 % of a
 // device-to-device copy with many rows (docs/kernels/cuda_ops.md). Thread rule: enqueue only.
-#include "core/error.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
@@ -23,6 +22,7 @@ struct NormCall {
   int32_t hidden;
   float one_over_hidden;
   float eps;
+  float offset;  // added to the weight
 };
 
 constexpr int kBlockThreads = 256;  // of blocks with several rows, of kRowThreads threads each
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
 #pragma unroll
   for (int v = 0; v < kNormVectors; ++v) {
     const int index = thread + v * kRowThreads;
-    if (exists && index < num_vectors) out[index] = scaled(rows[v], weights[v], scale);
+    if (exists && index < num_vectors) out[index] = scaled(rows[v], weights[v], scale, call.offset);
   }
 }
 
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kFewRowThreads) norm_few_rows(NormCall call) {
   }
   sum = group_sum<kWarpThreads>(sum);
   const float scale = norm_scale(sum, call.one_over_hidden, call.eps);
-  if (exists) reinterpret_cast<Bf16x8*>(call.out)[index] = scaled(row, weight, scale);
+  if (exists) reinterpret_cast<Bf16x8*>(call.out)[index] = scaled(row, weight, scale, call.offset);
 }
 
 // Any hidden size at any alignment, one block a row, two passes: slow, for unusual shapes.
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kBlockThreads) norm_rows_any(NormCall call) {
   const uint16_t* source = call.residual != nullptr ? residual : x;
   for (int i = threadIdx.x; i < call.hidden; i += kBlockThreads) {
     const float value = bf16_to_float(source[i]) * scale;
-    call.out[offset + i] = float_to_bf16(bf16_to_float(call.weight[i]) * value);
+    call.out[offset + i] = float_to_bf16((call.offset + bf16_to_float(call.weight[i])) * value);
   }
 }
 
@@ -190,9 +190,6 @@ void launch(CudaStream& stream, const NormCall& call) {
 }  // namespace
 
 void CudaOps::rms_norm(Stream& on, const RmsNormArgs& args) const {
-  if (args.weight_offset != 0.0f) {
-    fail(ErrorCode::kUnsupported, "rms_norm on CUDA has no weight_offset; use the device 'cpu'");
-  }
   CudaStream& stream = as_cuda(on);
   const NormCall call{
       .x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
@@ -203,6 +200,7 @@ void CudaOps::rms_norm(Stream& on, const RmsNormArgs& args) const {
       .hidden = static_cast<int32_t>(args.x.dim(1)),
       .one_over_hidden = 1.0f / static_cast<float>(args.x.dim(1)),
       .eps = args.eps,
+      .offset = args.weight_offset,
   };
   if (call.num_rows == 0) return;
   stream.submit("rms_norm", [&](cudaStream_t) { launch(stream, call); });

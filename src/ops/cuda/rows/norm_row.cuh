@@ -49,13 +49,14 @@ __device__ inline float norm_scale(float squares, float one_over_hidden, float e
   return rsqrtf(__fmaf_rn(squares, one_over_hidden, eps));
 }
 
-// weight * (x * scale), rounded once.
-__device__ inline Bf16x8 scaled(const Bf16x8& vector, const Bf16x8& weight, float scale) {
+// (offset + weight) * (x * scale), rounded once.
+__device__ inline Bf16x8 scaled(const Bf16x8& vector, const Bf16x8& weight, float scale,
+                                float offset) {
   float x[8], w[8];
   unpack(vector, x);
   unpack(weight, w);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = w[i] * (x[i] * scale);
+  for (int i = 0; i < 8; ++i) x[i] = (offset + w[i]) * (x[i] * scale);
   return pack(x);
 }
 

@@ -59,6 +59,7 @@ struct RopeCall {
   int32_t num_rows;
   int32_t num_q_heads;
   float norm_eps;
+  float norm_offset;             // added to the weights
   float one_over_norm_channels;  // channels beyond norm_channels are zeros and add nothing
   CudaReport report;
 };
@@ -116,8 +117,8 @@ __device__ inline Channels rope_head(const Channels& x, const Channels& norm_wei
     unpack(norm_weight.high, high_weight);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      a[i] = low_weight[i] * (a[i] * scale);
-      b[i] = high_weight[i] * (b[i] * scale);
+      a[i] = (call.norm_offset + low_weight[i]) * (a[i] * scale);
+      b[i] = (call.norm_offset + high_weight[i]) * (b[i] * scale);
     }
   }
   // (a, b) times cos + i sin, as a complex number.
@@ -290,10 +291,6 @@ void CudaOps::rope_angles(Stream& on, const RopeAnglesArgs& args) const {
 
 void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) const {
   expect_kv_element("rope_and_write_kv", args.kv.shape, {KvElement::kBFloat16, KvElement::kE4m3});
-  if (args.norm_offset != 0.0f) {
-    fail(ErrorCode::kUnsupported,
-         "rope_and_write_kv on CUDA has no norm_offset; use the device 'cpu'");
-  }
   CudaStream& stream = as_cuda(on);
   RopeCall call{
       .qkv = reinterpret_cast<const uint16_t*>(args.qkv.bytes()),
@@ -306,6 +303,7 @@ void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) cons
       .num_rows = static_cast<int32_t>(args.qkv.dim(0)),
       .num_q_heads = static_cast<int32_t>(args.q_out.dim(1)),
       .norm_eps = args.norm_eps,
+      .norm_offset = args.norm_offset,
       .one_over_norm_channels = 1.0f / static_cast<float>(args.norm_channels),
       .report = {},
   };

@@ -1,8 +1,8 @@
 // Decode attention, first phase: a block computes a window, or half of one, of one sequence and KV
 // head.
 //
-// Used by attention/decode/decode.cc for head_dim 64 and 128, unless wave.cu (few sequences of some
-// 2K to 16K tokens) or listed.cu (sparse lists) takes the call. Bound: bytes
+// Used by attention/decode/decode.cc for head_dim 64, 128 and 256 (strip_wide.cuh), unless wave.cu
+// (few sequences of some 2K to 16K tokens) or listed.cu (sparse lists) takes the call. Bound: bytes
 // of K and V over HBM bandwidth; latency with little KV. Tile: a warp has a strip of 32 tokens
 // (attention/decode/strip.cuh), so half a window of 256 is 4 warps that start all copies at once
 // and wait for memory once. K and V are copied to shared memory asynchronously: each load into
@@ -13,6 +13,7 @@
 
 #include "ops/cuda/attention/decode/block.cuh"
 #include "ops/cuda/attention/decode/kernels.h"
+#include "ops/cuda/attention/decode/strip_wide.cuh"
 #include "ops/cuda/common_launch.cuh"
 
 namespace sluice::cuda {
@@ -109,13 +110,19 @@ __device__ __forceinline__ void compute_half(const DecodeParams& p, const Decode
   if (is_empty && !(C::kListed && (window.is_open || window.resumes))) return;
   const int32_t strip_index = half.index * kMaxWarps + warp;
   const Strip strip = make_strip<C>(p, window, place.kv_head, strip_index);
-  copy_strip(strip, offset_of_values<C::kFp8>(p, C::kHeadDim), queries, place.num_heads, lane,
-             buffers[warp]);
+  const int64_t values_offset = offset_of_values<C::kFp8>(p, C::kHeadDim);
   const int32_t first_number =
       (blockIdx.y * 2 * kMaxWarps + strip_index) * kNumbersOf<C> * kWarpThreads + lane;
+  const float* resumed = p.resumed_windows + first_number;
   Partial<C> partial;
-  compute_strip(p, strip, p.resumed_windows + first_number, window.resumes, lane, buffers[warp],
-                partial);
+  if constexpr (C::kIsWide) {
+    copy_wide_keys<C>(strip, lane, buffers[warp]);
+    compute_wide_strip<C>(p, strip, values_offset, queries, place.num_heads, resumed,
+                          window.resumes, lane, buffers[warp], partial);
+  } else {
+    copy_strip(strip, values_offset, queries, place.num_heads, lane, buffers[warp]);
+    compute_strip(p, strip, resumed, window.resumes, lane, buffers[warp], partial);
+  }
   // The cut of a gathered list: each warp's registers are kept for the next part.
   if (C::kListed && window.is_open) {
     for_each_number(partial, [&](float& number, int place_of_number) {
@@ -212,9 +219,11 @@ void launch(CudaStream& stream, const DecodeParams& p) {
                p);
 }
 
-// Up to 8 query heads per KV head fill one tile of 8 columns; more take two, and more blocks.
+// Up to 8 query heads per KV head fill one tile of 8 columns; more take two, and more blocks. Of
+// heads of 256 channels two would not fit the registers.
 template <bool kListed, bool kFp8>
 void launch_listed(CudaStream& stream, const DecodeParams& p) {
+  if (p.head_dim == 256) return launch<Config<256, 1, kListed, kFp8>>(stream, p);
   const bool is_wide = p.head_dim == 128;
   if (p.group <= kHeadsPerTile) {
     return is_wide ? launch<Config<128, 1, kListed, kFp8>>(stream, p)

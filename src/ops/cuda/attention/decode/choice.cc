@@ -8,8 +8,11 @@ namespace {
 // the list for those it shows (docs/kernels/cuda_attention.md).
 constexpr int32_t kLeastDealtWindows = 512;
 
-// The kernels on tensor cores have these head sizes only.
+// Head sizes of all kernels on tensor cores.
 bool is_fast(const DecodeRound& round) { return round.head_dim == 64 || round.head_dim == 128; }
+// And of kWindows, where keys and values take turns in the same shared memory; those of the others
+// would not fit a multiprocessor.
+bool has_windows(const DecodeRound& round) { return is_fast(round) || round.head_dim == 256; }
 
 // The wave keeps most of a multiprocessor's shared memory, which GPUs before Hopper do not have,
 // and takes neither lists nor small windows.
@@ -41,7 +44,7 @@ bool splits_halves(const DecodeRound& round, const DecodeGpu& gpu) {
 }  // namespace
 
 DecodeChoice choose_decode_kernel(const DecodeRound& round, const DecodeGpu& gpu) {
-  if (!is_fast(round)) return {.kernel = DecodeKernel::kGeneral};
+  if (!has_windows(round)) return {.kernel = DecodeKernel::kGeneral};
   if (may_be_wave(round, gpu) && fits_wave(round, gpu)) return {.kernel = DecodeKernel::kWave};
   if (round.deals_listed) return {.kernel = DecodeKernel::kListed};
   return {.kernel = DecodeKernel::kWindows, .records = splits_halves(round, gpu) ? 2 : 1};

@@ -14,8 +14,8 @@ namespace sluice::cuda {
 // kMaxWaveGroup; compute capability 9.0.
 void launch_decode_wave(CudaStream& stream, const DecodeParams& p);
 
-// Computes the windows of a round on tensor cores. REQUIRES: head_dim is 64 or 128; a window of
-// two records has kMaxWindowTokens.
+// Computes the windows of a round on tensor cores. REQUIRES: head_dim is 64, 128 or 256; a window
+// of two records has kMaxWindowTokens.
 void launch_decode_windows(CudaStream& stream, const DecodeParams& p);
 
 // Computes the windows that lists show, at most p.num_windows, and writes their number to

@@ -29,37 +29,42 @@ __device__ __forceinline__ void copy_e4m3(const uint16_t* source, int32_t visibl
   if (lane == 0) copy_16(to + C::kHeadDim * 16, source + C::kHeadDim * 8, true);
 }
 
-// Turns the tiles of a strip into bf16 in their place, by way of registers; rows that are not
-// visible become 0. REQUIRES: their copies have ended, for all lanes.
+// Turns a tile into bf16 in its place, by way of registers; rows that are not visible become 0.
+// REQUIRES: its copies have ended, for all lanes; a __syncwarp follows.
+template <typename C>
+__device__ __forceinline__ void turn_tile(int32_t visible, int32_t lane, Tile<C>& tile) {
+  constexpr int kPiecesOfRow = C::kHeadDim / 16;
+  constexpr int kPiecesOfLane = C::kHeadDim / kWarpThreads;
+  auto* bytes = reinterpret_cast<std::byte*>(&tile);
+  uint4 numbers[kPiecesOfLane];
+  uint32_t factors[kPiecesOfLane];
+#pragma unroll
+  for (int i = 0; i < kPiecesOfLane; ++i) {
+    const int32_t piece = lane + i * kWarpThreads;
+    const int32_t row = piece / kPiecesOfRow;
+    numbers[i] = reinterpret_cast<const uint4*>(bytes)[piece];
+    const auto scale = static_cast<uint32_t>(bytes[C::kHeadDim * 16 + row]);
+    factors[i] = row < visible ? e4m3_factors(scale) : 0u;
+  }
+  __syncwarp();  // all lanes have read what is overwritten now
+#pragma unroll
+  for (int i = 0; i < kPiecesOfLane; ++i) {
+    const int32_t piece = lane + i * kWarpThreads;
+    const int32_t row = piece / kPiecesOfRow;
+    const int32_t first = piece % kPiecesOfRow * 2;  // of bf16, 8 channels each
+    auto* to = reinterpret_cast<Bf16x8*>(bytes + row * C::kHeadDim * 2);
+    to[first ^ row % 8] = read_e4m3(uint2{numbers[i].x, numbers[i].y}, factors[i]);
+    to[(first + 1) ^ row % 8] = read_e4m3(uint2{numbers[i].z, numbers[i].w}, factors[i]);
+  }
+}
+
+// The tiles of a strip.
 template <typename C>
 __device__ __forceinline__ void turn_tiles(const Strip& strip, int32_t lane,
                                            Tile<C> (&tiles)[kTiles]) {
-  constexpr int kPiecesOfRow = C::kHeadDim / 16;
-  constexpr int kPiecesOfLane = C::kHeadDim / kWarpThreads;
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
-    if (strip.visible[t] == 0) continue;
-    auto* bytes = reinterpret_cast<std::byte*>(&tiles[t]);
-    uint4 numbers[kPiecesOfLane];
-    uint32_t factors[kPiecesOfLane];
-#pragma unroll
-    for (int i = 0; i < kPiecesOfLane; ++i) {
-      const int32_t piece = lane + i * kWarpThreads;
-      const int32_t row = piece / kPiecesOfRow;
-      numbers[i] = reinterpret_cast<const uint4*>(bytes)[piece];
-      const auto scale = static_cast<uint32_t>(bytes[C::kHeadDim * 16 + row]);
-      factors[i] = row < strip.visible[t] ? e4m3_factors(scale) : 0u;
-    }
-    __syncwarp();  // all lanes have read what is overwritten now
-#pragma unroll
-    for (int i = 0; i < kPiecesOfLane; ++i) {
-      const int32_t piece = lane + i * kWarpThreads;
-      const int32_t row = piece / kPiecesOfRow;
-      const int32_t first = piece % kPiecesOfRow * 2;  // of bf16, 8 channels each
-      auto* to = reinterpret_cast<Bf16x8*>(bytes + row * C::kHeadDim * 2);
-      to[first ^ row % 8] = read_e4m3(uint2{numbers[i].x, numbers[i].y}, factors[i]);
-      to[(first + 1) ^ row % 8] = read_e4m3(uint2{numbers[i].z, numbers[i].w}, factors[i]);
-    }
+    if (strip.visible[t] > 0) turn_tile<C>(strip.visible[t], lane, tiles[t]);
   }
   __syncwarp();
 }

@@ -20,6 +20,8 @@ struct Config {
   static constexpr int kHeadTiles = kHeadTilesValue;
   static constexpr bool kListed = kListedValue;
   static constexpr bool kFp8 = kFp8Value;
+  // Heads so wide that keys and values take turns in the same memory (strip_wide.cuh).
+  static constexpr bool kIsWide = kHeadDim > 128;
   static constexpr int kHeads = kHeadTiles * kHeadsPerTile;
   static constexpr int kSteps = kHeadDim / 16;  // of a product with K; row tiles of one with V
   static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
@@ -57,12 +59,21 @@ using Tile = uint16_t[kTileTokens][C::kHeadDim];
 
 // Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
 // Its rows are padded so that the lanes of a store are in different banks.
-template <typename C>
+template <typename C, bool kIsWide = C::kIsWide>
 struct WarpBuffers {
   uint16_t queries[C::kHeads][C::kHeadDim];
   Tile<C> keys[kTiles];
   union {
     Tile<C> values[kTiles];
+    float acc[C::kHeads][C::kRowFloats];
+  };
+};
+
+// Of wide heads: keys, in their place values, and then acc. Queries are loaded into registers.
+template <typename C>
+struct WarpBuffers<C, true> {
+  union {
+    Tile<C> tiles[kTiles];
     float acc[C::kHeads][C::kRowFloats];
   };
 };

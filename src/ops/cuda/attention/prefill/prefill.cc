@@ -309,13 +309,14 @@ void attend(const Call& call, const PrefillParams& params, const CallSelection& 
   const PrefillSelection selection = values.pointers();
   int32_t tile_tokens = call.tile_tokens;
   if (tile_tokens > 0 && params.is_fp8) {
-    if (!selection.is_everything() || has_rows_to_convert(call.args, params)) {
+    // The kernel that turns tiles has no selections and no heads of 256.
+    const bool turns_tiles = selection.is_everything() && params.head_dim <= 128;
+    if (!turns_tiles || has_rows_to_convert(call.args, params)) {
       const KvScratch& scratch = kv_scratch(call.stream, kLeastKvScratchBytes);
       const CallPart part = choose_call_part(call.args, scratch.num_bytes());
       if (part.num_seqs > 0) return attend_converted(call, params, values, part, scratch);
     }
-    // The kernel that turns tiles has no selections.
-    if (!selection.is_everything()) tile_tokens = 0;
+    if (!turns_tiles) tile_tokens = 0;
   }
   if (tile_tokens > 0) {
     std::optional<KvBlocksView> columns;

@@ -213,7 +213,7 @@ __device__ __forceinline__ int attend_if_needed(const Consumer<C>& self, const I
 
 // All items of the CTA, for one warpgroup. `make_item(i)` gives the i-th; `attend_item(self, item)`
 // attends it and returns the number of stages that it consumed. q of the next item is copied while
-// this one is attended.
+// this one is attended, or after it where q has one buffer.
 template <typename C, typename MakeItem, typename AttendItem>
 __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& shared,
                                             const ItemRange& range, const MakeItem& make_item,
@@ -229,7 +229,7 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
   begin_queries(tile, 0);
   int step = 0;
   for (int i = range.begin; i < range.end; ++i) {
-    const int buffer = (i - range.begin) % 2;
+    const int buffer = (i - range.begin) % C::kQueryBuffers;
     const int count = tile.num_kv_tiles(tile.first_row, C::kNumRows, p.group, C::kTileTokens);
     const Consumer<C> self{
         p,     shared, index, thread, shared_address(shared.q[buffer][index]), tile.kv_begin,
@@ -237,12 +237,15 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
     wait_for_copies();
     shared_write_fence();
     self.meet();  // q is here, and no thread reads the other buffer any more
+    const bool has_next = i + 1 < range.end;
     Item next = tile;
-    if (i + 1 < range.end) {
-      next = make_item(i + 1);
-      begin_queries(next, buffer ^ 1);
-    }
+    if (has_next) next = make_item(i + 1);
+    if (C::kQueryBuffers == 2 && has_next) begin_queries(next, buffer ^ 1);
     step += attend_item(self, tile);
+    if (C::kQueryBuffers == 1 && has_next) {
+      self.meet();  // no warp's products read q any more
+      begin_queries(next, 0);
+    }
     tile = next;
   }
 }

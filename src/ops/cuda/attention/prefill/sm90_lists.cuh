@@ -251,18 +251,21 @@ __device__ __forceinline__ void consume_all_listed(const PrefillParams& p,
   begin_queries(tile, 0);
   int step = 0;
   for (int i = range.begin; i < range.end; ++i) {
-    const int buffer = (i - range.begin) % 2;
+    const int buffer = (i - range.begin) % C::kQueryBuffers;
     Consumer<C> self{
         p, shared.tiles, index, thread, shared_address(shared.tiles.q[buffer][index]), 0, 0, step};
     wait_for_copies();
     shared_write_fence();
     self.meet();  // q is here, and no thread reads the other buffer any more
+    const bool has_next = i + 1 < range.end;
     PrefillTile next = tile;
-    if (i + 1 < range.end) {
-      next = tile_at(p, i + 1, C::kNumRows);
-      begin_queries(next, buffer ^ 1);
-    }
+    if (has_next) next = tile_at(p, i + 1, C::kNumRows);
+    if (C::kQueryBuffers == 2 && has_next) begin_queries(next, buffer ^ 1);
     if (tile.first_row < tile.num_rows) step += attend_listed<C>(self, lists, tile, shared.lists);
+    if (C::kQueryBuffers == 1 && has_next) {
+      self.meet();  // no warp's products read q any more
+      begin_queries(next, 0);
+    }
     tile = next;
   }
 }

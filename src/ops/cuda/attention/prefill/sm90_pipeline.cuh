@@ -18,12 +18,13 @@
 namespace sluice::cuda::sm90 {
 
 // Sizes of one instantiation. Two stages of K and V, and q twice, fit shared memory at head_dim 128
-// and tiles of 128 tokens.
+// and tiles of 128 tokens; at 256 tiles of 64 tokens, and q once: 192 KiB.
 template <int kHeadDimValue, int kTileTokensValue>
 struct Config {
   static constexpr int kHeadDim = kHeadDimValue;
   static constexpr int kTileTokens = kTileTokensValue;
   static constexpr int kStages = 2;
+  static constexpr int kQueryBuffers = kHeadDim > 128 ? 1 : 2;
   static constexpr int kGroupRows = 64;  // rows of a consumer warpgroup
   static constexpr int kNumConsumers = 2;
   static constexpr int kNumRows = kGroupRows * kNumConsumers;
@@ -32,7 +33,8 @@ struct Config {
   static constexpr int kQueryPanelBytes = kGroupRows * kSwizzleRowBytes;
   static constexpr int kPanelBytes = kTileTokens * kSwizzleRowBytes;
   static constexpr int kTileBytes = kNumPanels * kPanelBytes;  // of K, and of V
-  // 64 K registers: 240 * 256 + 24 * 128 threads. Accumulators take 64 + 64, weights 32.
+  // 64 K registers: 240 * 256 + 24 * 128 threads. Accumulators take 64 + 64, weights 32; at
+  // head_dim 256 128 + 32 and 16.
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
 };
@@ -40,8 +42,8 @@ struct Config {
 // Tiles are aligned to 1024 bytes, the period of the 128-byte swizzle.
 template <typename C>
 struct alignas(1024) Shared {
-  // Two buffers: the next item's rows are copied while this one is attended.
-  std::byte q[2][C::kNumConsumers][C::kNumPanels * C::kQueryPanelBytes];
+  // With two buffers the next item's rows are copied while this one is attended.
+  std::byte q[C::kQueryBuffers][C::kNumConsumers][C::kNumPanels * C::kQueryPanelBytes];
   std::byte k[C::kStages][C::kTileBytes];
   std::byte v[C::kStages][C::kTileBytes];
   uint64_t k_full[C::kStages], k_empty[C::kStages];

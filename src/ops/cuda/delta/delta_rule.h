@@ -1,0 +1,38 @@
+// The border between the gated delta rule's entry and its kernels.
+//
+// Used by delta_rule.cu, steps.cu and the chunk kernels. Rows [begin, end) of a sequence in a call
+// are steps, then chunks, then steps: a chunk is kDeltaChunk rows whose first position is a
+// multiple of it. Which rows are chunks depends on positions and on the cut into calls, never on
+// neighbours. Thread rule: enqueue only.
+#pragma once
+
+#include <cstddef>
+
+#include "device/cuda/cuda_stream.h"
+#include "ops/delta/delta.h"
+
+namespace sluice::cuda {
+
+struct RuleCall;
+struct ChunkCall;
+
+// Which rows of a sequence a launch of steps computes.
+enum class StepRows {
+  kAll,           // of a call without chunks
+  kBeforeChunks,  // those before the first chunk; all if there is none
+  kAfterChunks,   // those after the last chunk; none if there is none
+};
+
+// Enqueues the steps of all sequences. A sequence without such rows costs blocks that end at once.
+void launch_steps(CudaStream& stream, const RuleCall& call, StepRows which);
+
+// What the chunks of a range of slots need that does not depend on S, for all at once; then the
+// chunks, one after the other. REQUIRES: heads of kChunkDim channels of keys and whole blocks of
+// columns; slots in their order, after the steps before the chunks.
+void launch_chunk_factors(CudaStream& stream, const ChunkCall& call);
+void launch_chunk_scan(CudaStream& stream, const ChunkCall& call);
+
+// Shared memory of a block of the latter, more than some GPUs have.
+size_t chunk_scan_shared_bytes();
+
+}  // namespace sluice::cuda

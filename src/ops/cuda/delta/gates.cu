@@ -1,0 +1,124 @@
+// The gated norm after the delta rule, and the output gate of attention, on CUDA.
+//
+// Bound: bytes; 8 an element of the norm, 6 of the gate. Compiled without contraction, as
+// ops/portable_math.h requires: the bits are those of the CPU. Thread rule: enqueue only.
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/portable_math.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kGateThreads = 256;
+
+// GatedNormArgs as plain pointers and sizes.
+struct NormCall {
+  const float* x;        // [num_rows][num_heads][dim]
+  const uint16_t* gate;  // bf16 [num_rows][gate_width], from the first column that is used
+  const float* weight;   // [dim]
+  uint16_t* out;         // bf16, as x
+  int64_t num_heads;     // of all rows
+  int64_t gate_width;
+  int32_t heads_per_row;
+  int32_t dim;
+  float eps;
+};
+
+// Lanes of a head: each has a partial sum, as on the CPU.
+constexpr int kHeadLanes = 16;
+constexpr int kHeadsPerBlock = kGateThreads / kHeadLanes;
+
+// Tile: a head a half of a warp. x is read again from the L1 cache.
+__global__ void __launch_bounds__(kGateThreads) norm_heads(const NormCall call) {
+  let_next_kernel_start();
+  const int64_t head = static_cast<int64_t>(blockIdx.x) * kHeadsPerBlock + threadIdx.x / kHeadLanes;
+  const int lane = threadIdx.x % kHeadLanes;
+  const bool exists = head < call.num_heads;
+  const float* x = call.x + head * call.dim;
+  wait_for_earlier_work();
+  // Element i goes to the partial sum of lane i mod 16, and these are added by halves.
+  float sum = 0.0f;
+  for (int i = lane; exists && i < call.dim; i += kHeadLanes) sum += x[i] * x[i];
+  const float mean = group_sum<kHeadLanes>(sum) / static_cast<float>(call.dim);
+  if (!exists) return;
+  const float scale = 1.0f / sqrtf(mean + call.eps);
+  const int64_t row = head / call.heads_per_row;
+  const uint16_t* gates = call.gate + row * call.gate_width + head % call.heads_per_row * call.dim;
+  for (int i = lane; i < call.dim; i += kHeadLanes) {
+    const float gate = bf16_to_float(gates[i]);
+    const float normed = call.weight[i] * (x[i] * scale);
+    call.out[head * call.dim + i] = float_to_bf16(normed * (gate / (1.0f + fast_exp(-gate))));
+  }
+}
+
+// SigmoidGateArgs as plain pointers and sizes.
+struct GateCall {
+  uint16_t* x;
+  const uint16_t* gate;
+  int64_t count;
+  bool has_vectors;
+};
+
+// Tile: eight neighbouring elements a thread, of any row.
+__global__ void __launch_bounds__(kGateThreads) multiply_gates(const GateCall call) {
+  let_next_kernel_start();
+  const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kGateThreads + threadIdx.x) * 8;
+  wait_for_earlier_work();
+  if (begin >= call.count) return;
+  if (call.has_vectors && begin + 8 <= call.count) {
+    auto* x = reinterpret_cast<Bf16x8*>(call.x + begin);
+    float values[8], gates[8];
+    unpack(*x, values);
+    unpack(*reinterpret_cast<const Bf16x8*>(call.gate + begin), gates);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] = values[i] * fast_sigmoid(gates[i]);
+    *x = pack(values);
+    return;
+  }
+  for (int64_t i = begin; i < min(begin + 8, call.count); ++i) {
+    call.x[i] = float_to_bf16(bf16_to_float(call.x[i]) * fast_sigmoid(bf16_to_float(call.gate[i])));
+  }
+}
+
+LaunchShape blocks_for(int64_t count, int64_t per_block) {
+  return {dim3(static_cast<unsigned>((count + per_block - 1) / per_block)), dim3(kGateThreads)};
+}
+
+}  // namespace
+
+void CudaOps::gated_norm(Stream& on, const GatedNormArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  const int64_t dim = args.weight.dim(0);
+  const int64_t heads_per_row = args.x.dim(1) / dim;
+  const NormCall call{
+      .x = args.x.data<float>(),
+      .gate = reinterpret_cast<const uint16_t*>(args.gate.bytes()) + args.gate_column,
+      .weight = args.weight.data<float>(),
+      .out = reinterpret_cast<uint16_t*>(args.out.bytes()),
+      .num_heads = args.x.dim(0) * heads_per_row,
+      .gate_width = args.gate.dim(1),
+      .heads_per_row = static_cast<int32_t>(heads_per_row),
+      .dim = static_cast<int32_t>(dim),
+      .eps = args.eps};
+  if (call.num_heads == 0) return;
+  stream.submit("gated_norm", [&](cudaStream_t) {
+    launch_early(stream, norm_heads, blocks_for(call.num_heads, kHeadsPerBlock), call);
+  });
+}
+
+void CudaOps::sigmoid_gate(Stream& on, const SigmoidGateArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  GateCall call{.x = reinterpret_cast<uint16_t*>(args.x.bytes()),
+                .gate = reinterpret_cast<const uint16_t*>(args.gate.bytes()),
+                .count = args.x.num_elements(),
+                .has_vectors = false};
+  call.has_vectors = is_aligned(call.x) && is_aligned(call.gate);
+  if (call.count == 0) return;
+  stream.submit("sigmoid_gate", [&](cudaStream_t) {
+    launch_early(stream, multiply_gates, blocks_for(call.count, kGateThreads * 8), call);
+  });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,133 @@
+// The short convolution on CUDA.
+//
+// Bound: bytes, 6 a channel and row; a row is read once for each tap, from the L1 cache but for the
+// first time. Tile: 128 channels and 16 rows of a sequence, a channel a thread. Compiled without
+// contraction, as ops/portable_math.h requires: the bits are those of the CPU. Thread rule: enqueue
+// only.
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/delta/sequence_part.cuh"
+#include "ops/portable_math.h"
+
+namespace sluice::cuda {
+namespace {
+
+// ShortConvArgs as plain pointers and sizes.
+struct ConvCall {
+  const uint16_t* x;  // bf16 [num_rows][width]
+  const float* taps;  // [num_taps][num_channels]
+  float* out;         // [num_rows][num_channels]
+  PassRows rows;
+  DeltaStates states;
+  int32_t width;
+  int32_t num_channels;
+  int32_t num_taps;
+};
+
+constexpr int kConvThreads = 128;
+// Of a thread. More than the rows of a window, so that the first tile of a sequence alone reads it.
+constexpr int kConvRows = 16;
+static_assert(kConvRows >= kMaxConvTaps - 1);
+
+// The inputs of row `at` of the part, which may lie before it: in the window that was read, or
+// before position 0, where there are none (null).
+__device__ inline const uint16_t* input(const ConvCall& call, const SequencePart& part,
+                                        int32_t at) {
+  if (at >= part.begin) return call.x + static_cast<int64_t>(at) * call.width;
+  if (part.from < 0) return nullptr;
+  const int32_t row = call.num_taps - 1 - (part.begin - at);
+  return window_in(call.states, part.from) + static_cast<int64_t>(row) * call.num_channels;
+}
+
+// Taps are added in ascending order to a zero, as on the CPU; rows that are not there are left out,
+// since a product with zero could change the sign of a zero.
+__device__ inline void convolve_row(const ConvCall& call, const SequencePart& part, int32_t row,
+                                    int32_t channel) {
+  float sum = 0.0f;
+  for (int32_t j = 0; j < call.num_taps; ++j) {
+    const uint16_t* x = input(call, part, row - (call.num_taps - 1 - j));
+    if (x == nullptr) continue;
+    sum += call.taps[j * call.num_channels + channel] * bf16_to_float(x[channel]);
+  }
+  call.out[static_cast<int64_t>(row) * call.num_channels + channel] = sum / (1.0f + fast_exp(-sum));
+}
+
+// The channel's newest inputs, all read before one is written: the window may move in place.
+__device__ inline void write_window(const ConvCall& call, const SequencePart& part,
+                                    int32_t channel) {
+  uint16_t values[kMaxConvTaps - 1] = {};
+#pragma unroll
+  for (int i = 0; i < kMaxConvTaps - 1; ++i) {
+    if (i >= call.num_taps - 1) continue;
+    const uint16_t* x = input(call, part, part.end - (call.num_taps - 1) + i);
+    if (x != nullptr) values[i] = x[channel];
+  }
+  uint16_t* to = window_in(call.states, part.to) + channel;
+#pragma unroll
+  for (int i = 0; i < kMaxConvTaps - 1; ++i) {
+    if (i < call.num_taps - 1) to[static_cast<int64_t>(i) * call.num_channels] = values[i];
+  }
+}
+
+// grid: channels; the first rows of each sequence, then tiles of the call's rows, of which those
+// are left out. The thread that reads a channel of a window is the one that writes it, if both are
+// one, after it has read.
+__global__ void __launch_bounds__(kConvThreads) convolve(const ConvCall call) {
+  let_next_kernel_start();
+  const auto channel = static_cast<int32_t>(blockIdx.x * kConvThreads + threadIdx.x);
+  const auto tile = static_cast<int32_t>(blockIdx.y) - call.rows.num_seqs;
+  const int32_t begin = tile * kConvRows;
+  int32_t seq = tile < 0 ? static_cast<int32_t>(blockIdx.y) : sequence_of(call.rows, begin);
+  SequencePart part = part_of(call.rows, seq);
+  wait_for_earlier_work();
+  if (channel >= call.num_channels) return;
+  if (tile < 0) {
+    if (part.is_empty()) return;
+    const int32_t end = min(part.end, part.begin + kConvRows);
+    for (int32_t row = part.begin; row < end; ++row) convolve_row(call, part, row, channel);
+    write_window(call, part, channel);
+    return;
+  }
+  const int32_t end = min(call.rows.num_rows, begin + kConvRows);
+  while (true) {
+    if (!part.is_empty()) {
+      const int32_t first = max(begin, part.begin + kConvRows);
+      for (int32_t row = first; row < min(end, part.end); ++row) {
+        convolve_row(call, part, row, channel);
+      }
+    }
+    if (++seq >= call.rows.num_seqs || call.rows.row_begin[seq] - call.rows.first_row >= end) break;
+    part = part_of(call.rows, seq);
+  }
+}
+
+}  // namespace
+
+void CudaOps::short_conv(Stream& on, const ShortConvArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  const DeltaShape& shape = args.states.shape;
+  const int64_t num_rows = args.x.dim(0);
+  ConvCall call{.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
+                .taps = args.taps.data<float>(),
+                .out = args.out.data<float>(),
+                .rows = pass_rows(args.rows, num_rows, args.states.num_slots),
+                .states = args.states,
+                .width = static_cast<int32_t>(args.x.dim(1)),
+                .num_channels = static_cast<int32_t>(shape.num_channels()),
+                .num_taps = shape.num_taps};
+  if (num_rows == 0 || call.rows.num_seqs == 0) return;
+  int64_t num_tiles = call.rows.num_seqs;
+  if (max_part_rows(args.rows, num_rows) > kConvRows) {
+    num_tiles += (num_rows + kConvRows - 1) / kConvRows;
+  }
+  const dim3 grid(static_cast<unsigned>((call.num_channels + kConvThreads - 1) / kConvThreads),
+                  static_cast<unsigned>(num_tiles));
+  stream.submit("short_conv", [&](cudaStream_t) {
+    call.rows.report = stream.report("short_conv", kBadSlot);
+    launch_early(stream, convolve, {grid, dim3(kConvThreads)}, call);
+  });
+}
+
+}  // namespace sluice::cuda
