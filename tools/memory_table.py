@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Prints which prompts fit which GPU, as the Markdown table of docs/measured/memory.md.
+
+Every cell is a plan of `sluice inspect`; no model and no GPU is needed.
+
+    python3 tools/memory_table.py build/release/sluice
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+
+SHAPES = ["qwen3-0.6b", "qwen3-8b", "qwen3-8b-fp8", "qwen3-8b-awq", "llama-3.1-8b",
+          "qwen2.5-7b-1m", "qwen3-30b-a3b", "qwen3-30b-a3b-fp8", "qwen3-30b-a3b-awq"]
+CARDS = ["24G", "32G", "48G", "80G"]
+LENGTHS = ["32K", "128K", "256K", "1M"]
+HOST = "512G"
+
+
+def extended(shape, directory):
+    """A folder of the shape's configuration with positions up to 1M and no scaling of them."""
+    path = pathlib.Path(__file__).parent.parent / "models/shapes" / shape / "config.json"
+    config = json.loads(path.read_text())
+    config["max_position_embeddings"] = 1 << 20
+    config.pop("rope_scaling", None)
+    folder = pathlib.Path(directory) / shape
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder, bool(config.get("attention_bias")) or "qwen2" in config["model_type"]
+
+
+def cell(program, folder, card, length, kv):
+    """ "GPU", the GiB of host memory that KV takes, or "-"."""
+    command = [program, "inspect", str(folder), "--gpu-memory", card, "--host-memory", HOST,
+               "--max-model-len", length, "--max-num-seqs", "1", "--kv-cache-dtype", kv, "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not result.stdout.startswith("{"):
+        raise RuntimeError(f"{' '.join(command)}: {result.stderr}")
+    plan = json.loads(result.stdout)["plan"]
+    if not plan["fits"]:
+        return "-"
+    host = sum(entry["bytes"] for entry in plan["entries"] if entry["name"] == "KV host tier")
+    return f"{host / 2**30:.1f}" if host else "GPU"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", help="the sluice program")
+    program = parser.parse_args().program
+    print("| shape | GPU | " + " | ".join(LENGTHS) + " |")
+    print("|---" * (2 + len(LENGTHS)) + "|")
+    with tempfile.TemporaryDirectory() as directory:
+        for shape in SHAPES:
+            folder, has_bias = extended(shape, directory)
+            kinds = ["bfloat16"] if has_bias else ["bfloat16", "fp8"]
+            for card in CARDS:
+                cells = [", ".join(cell(program, folder, card, length, kv) for kv in kinds)
+                         for length in LENGTHS]
+                print(f"| {shape} | {card[:-1]} GiB | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
