@@ -104,7 +104,7 @@ MemoryPlan plan_memory(const EngineOptions& options) {
   device_options.num_threads = options.num_threads.value_or(0);
   const std::unique_ptr<Device> device = make_device(options.device, device_options);
   ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
-  leave_out_without_kernels(config, *device);
+  adapt_to_device(config, *device);
   return make_engine_plan(options, config, *device, *make_policies(options)).memory;
 }
 
@@ -117,7 +117,7 @@ MemoryPlan plan_memory(const EngineOptions& options, const PlannedMachine& machi
   AbsentGpu device(machine.gpu_bytes);
   const HostMemory host{.total_bytes = machine.host_bytes, .available_bytes = machine.host_bytes};
   ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
-  leave_out_without_kernels(config, device);
+  adapt_to_device(config, device);
   return make_engine_plan(elsewhere, config, device, *make_policies(elsewhere), host).memory;
 }
 

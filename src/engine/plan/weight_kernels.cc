@@ -1,13 +1,29 @@
 #include "engine/plan/weight_kernels.h"
 
+#include <variant>
+
 #include <fmt/format.h>
 
 #include "core/error.h"
 
 namespace sluice {
 
-void leave_out_without_kernels(ModelConfig& config, const Device& device) {
-  if (device.kind() != DeviceKind::kCuda || !config.dual_chunk.present()) return;
+namespace {
+
+// With 4096 rows of 128 experts, 8 of them chosen, an expert has two full tiles, and experts in
+// codes become bf16 twice in a pass of 8192 rows.
+constexpr int64_t kExpertRowsOfGpu = 4096;
+
+}  // namespace
+
+void adapt_to_device(ModelConfig& config, const Device& device) {
+  if (device.kind() != DeviceKind::kCuda) return;
+  for (LayerSpec& layer : config.layers) {
+    if (auto* experts = std::get_if<ExpertMlp>(&layer.mlp)) {
+      experts->rows_at_once = kExpertRowsOfGpu;
+    }
+  }
+  if (!config.dual_chunk.present()) return;
   config.warnings.push_back(
       fmt::format("dual_chunk_attention_config of config.json is ignored on a GPU; answers may get "
                   "worse beyond {} tokens",

@@ -8,8 +8,9 @@
 namespace sluice {
 
 // Leaves out what the device has no kernels for and other engines leave out, too, with a warning:
-// dual chunk attention on a GPU, where distances past its length are then those of plain rope.
-void leave_out_without_kernels(ModelConfig& config, const Device& device);
+// dual chunk attention on a GPU, where distances past its length are then those of plain rope. A
+// GPU takes more rows of a mixture at once.
+void adapt_to_device(ModelConfig& config, const Device& device);
 
 // Errors: kUnsupported for a model of weights or layers that only the CPU runs, with a remedy.
 void require_kernels(const ModelConfig& config, const Device& device);

@@ -31,7 +31,7 @@ Front::Front(const EngineOptions& options, Device& device, const PolicyPair& pol
              const AdjustPlan& adjust_plan)
     : model_path_(options.model), seed_(options.seed), directory_(options.model) {
   config_ = read_config_for_weights(options, directory_);
-  leave_out_without_kernels(config_, device);
+  adapt_to_device(config_, device);
   plan_ = make_engine_plan(options, config_, device, policies);
   if (adjust_plan) adjust_plan(plan_);
   if (!plan_.memory.fits) throw Error(ErrorCode::kDoesNotFit, plan_.memory.remedy, options.model);

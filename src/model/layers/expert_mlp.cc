@@ -9,11 +9,7 @@
 namespace sluice {
 namespace {
 
-// Rows of one expert_mlp: its scratch is k rows for each. With 512 rows of 128 experts, 8 of them
-// chosen, an expert has 32 rows, for which a CPU's products are bound by arithmetic.
-constexpr int64_t kMaxRowsAtOnce = 512;
-
-// Working memory of a layer, for up to kMaxRowsAtOnce rows.
+// Working memory of a layer, for up to rows_at_once rows.
 struct MixtureScratch {
   TensorView scores;   // f32 [num_rows, num_experts]
   TensorView experts;  // i32 [num_rows, num_chosen]
@@ -130,14 +126,14 @@ void ExpertMlp::lay_out_shared(WeightLayout& layout, const std::string& prefix, 
 
 size_t ExpertMlp::scratch_bytes(int64_t num_rows, int64_t hidden) const {
   Arena plan;
-  cut_mixture(plan, *this, std::min(num_rows, kMaxRowsAtOnce), hidden);
+  cut_mixture(plan, *this, std::min(num_rows, rows_at_once), hidden);
   return plan.used_bytes();
 }
 
 // Parts reuse one scratch, since the stream runs them one after the other.
 void ExpertMlp::enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
-  for (int64_t begin = 0; begin < tile.count; begin += kMaxRowsAtOnce) {
-    const int64_t count = std::min(kMaxRowsAtOnce, tile.count - begin);
+  for (int64_t begin = 0; begin < tile.count; begin += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, tile.count - begin);
     const TensorView x = tile.x.rows(begin, count);
     Arena arena = tile.scratch;
     const MixtureScratch scratch = cut_mixture(arena, *this, count, x.dim(1));

@@ -27,6 +27,9 @@ struct ExpertMlp {
   bool normalize = false;         // the chosen experts' probabilities are divided by their sum
   ExpertNames names = ExpertNames::kQwen;
   int32_t shared_size = 0;  // of an MLP that every row takes, Qwen2-MoE; 0: there is none
+  // Rows of one expert_mlp: its scratch is num_chosen rows for each. With 512 rows of 128 experts,
+  // 8 of them chosen, an expert has 32 rows, for which a CPU's products are bound by arithmetic.
+  int64_t rows_at_once = 512;
 
   struct Weights {
     PackedWeight router;    // [num_experts, hidden], always bf16

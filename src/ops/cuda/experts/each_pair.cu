@@ -27,7 +27,8 @@ struct PairCall {
 };
 
 __device__ inline void load(const uint16_t* from, float (&values)[8]) {
-  unpack(*reinterpret_cast<const Bf16x8*>(from), values);
+  const Bf16x8 eight = *reinterpret_cast<const Bf16x8*>(from);  // one load
+  unpack(eight, values);
 }
 
 // grid: (columns of act / kWarps, pairs). act lies by pair.

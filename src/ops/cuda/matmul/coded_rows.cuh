@@ -27,8 +27,9 @@ class Bf16Rows {
     const uint16_t* numbers;
 
     __device__ float add(int k, const float (&x)[8], float sum) const {
+      const Bf16x8 eight = *reinterpret_cast<const Bf16x8*>(numbers + k);  // one load
       float values[8];
-      unpack(*reinterpret_cast<const Bf16x8*>(numbers + k), values);
+      unpack(eight, values);
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum = __fmaf_rn(x[i], values[i], sum);
       return sum;
