@@ -111,7 +111,8 @@ void EngineStations::make_kv(const EngineOptions& options, const EngineParts& pa
               plan.num_blocks - blocks_for_tokens(plan.max_model_len, block_tokens),
           .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
           .on_host = offloads(plan),
-          .has_states = plan.passes.limits.has_states},
+          .has_states = plan.passes.limits.has_states,
+          .snapshots = plan.snapshots},
       *follower,
       options.kv_store.dir ? store_maker(options, parts.store_files, weights)
                            : KvStation::MakeBacking());

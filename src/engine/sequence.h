@@ -46,6 +46,12 @@ struct StoreSlot {
   size_t num_named_blocks = 0;  // sealed blocks that engine/store has looked at
 };
 
+// Of the snapshots of states, in hybrid models.
+struct StateSlot {
+  std::vector<int64_t> wanted;  // numbers of tokens after which others want one
+  int64_t newest_decoded = 0;   // the prefix after which decoding left the newest; 0: none
+};
+
 // Of speculation.
 struct DraftSlot {
   std::vector<int32_t> tokens;  // of this step: what may follow the text; empty between steps
@@ -213,6 +219,7 @@ struct Sequence {
   // What one station notes, by station.
   QueueSlot queue;
   StoreSlot stored;
+  StateSlot states;
   DraftSlot draft;
   AuditSlot audit;
   AnswerSlot answer;
