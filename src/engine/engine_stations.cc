@@ -112,7 +112,8 @@ void EngineStations::make_kv(const EngineOptions& options, const EngineParts& pa
           .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
           .on_host = offloads(plan),
           .has_states = plan.passes.limits.has_states,
-          .snapshots = plan.snapshots},
+          .snapshots = plan.snapshots,
+          .snapshot_bytes = static_cast<int64_t>(front->config().states().slot_bytes())},
       *follower,
       options.kv_store.dir ? store_maker(options, parts.store_files, weights)
                            : KvStation::MakeBacking());

@@ -33,7 +33,8 @@ KvStation::KvStation(const Options& options, KvFollower& follower, const MakeBac
              .max_blocks = options.max_pinned_blocks,
              .block_bytes = options.block_bytes,
              .on_host = options.on_host,
-             .has_states = options.has_states}) {}
+             .snapshots = options.has_states ? &snapshots_ : nullptr,
+             .snapshot_bytes = options.snapshot_bytes}) {}
 
 // A model with states finds nothing without snapshots.
 BlockManagerOptions KvStation::with_functions(const Options& options) {

@@ -31,6 +31,7 @@ class KvStation final : public KvTables {
     bool on_host = false;           // where blocks are
     bool has_states = false;        // sequences have recurrent states beside KV
     SnapshotSizes snapshots;        // of these
+    int64_t snapshot_bytes = 0;     // of each
   };
   // Makes the KV store over the station's blocks; empty: none.
   using MakeBacking = std::function<std::unique_ptr<KvBacking>(BlockManager& blocks)>;

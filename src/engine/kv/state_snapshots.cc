@@ -116,6 +116,16 @@ bool StateSnapshots::save(Sequence& sequence, int64_t prefix) {
   return true;
 }
 
+StateSnapshots::Held StateSnapshots::hold_deepest(std::span<const BlockId> blocks) {
+  for (size_t i = blocks.size(); i > 0; --i) {
+    const int64_t prefix = blocks_.prefix_id(blocks[i - 1]);
+    if (!table_.contains(prefix)) continue;
+    table_.hold(prefix);
+    return {.num_blocks = i, .prefix = prefix};
+  }
+  return {};
+}
+
 // Of the prefixes of the first blocks; 0 if none has a snapshot.
 int64_t StateSnapshots::deepest_before(const SequenceKv& kv, int32_t num_blocks) const {
   for (auto i = static_cast<size_t>(num_blocks); i > 0; --i) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "attention/pass_kind.h"
 #include "engine/sequence.h"
@@ -41,6 +42,16 @@ class StateSnapshots {
   void committed(Sequence& sequence, PassKind kind);
   // The prefix cannot be found any more.
   void forgotten(int64_t prefix) { table_.drop(prefix); }
+
+  // Holds the deepest snapshot of these blocks, which follow each other from a first one on, for a
+  // pin: how many of the blocks it is after, and its prefix, for `unhold`. 0 blocks if there is
+  // none, which holds nothing.
+  struct Held {
+    size_t num_blocks = 0;
+    int64_t prefix = 0;
+  };
+  Held hold_deepest(std::span<const BlockId> blocks);
+  void unhold(int64_t prefix) { table_.unhold(prefix); }
 
   const SnapshotTable& table() const { return table_; }
 

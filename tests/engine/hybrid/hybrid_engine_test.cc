@@ -273,10 +273,6 @@ TEST(Hybrid, WhatIsAskedForAndMissingIsRefused) {
                 {.gpu_bytes = size_t{80} << 30, .host_bytes = size_t{80} << 30});
   });
   EXPECT_TRUE(contains(on_gpu, "--device cpu")) << on_gpu;
-  LLM llm(tiny_options(kModel));
-  EXPECT_TRUE(contains(
-      expect_error(ErrorCode::kUnsupported, [&] { llm.pin("name", random_tokens(40, 1)); }),
-      "send the whole prompt"));
 }
 
 // ---- Files ------------------------------------------------------------------------------------

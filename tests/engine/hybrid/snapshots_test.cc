@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/hybrid/hybrid_prompts.h"
 #include "engine/llm_engine.h"
 #include "sluice/inspect.h"
 #include "sluice/llm.h"
@@ -19,69 +20,24 @@
 namespace sluice {
 namespace {
 
-using testing::expect_all_same;
+using testing::before_answer;
+using testing::branch;
+using testing::Compared;
 using testing::Job;
+using testing::joined;
+using testing::kHybrid;
 using testing::random_tokens;
-using testing::run_engine;
 using testing::run_jobs;
 using testing::sampled;
+using testing::snapshot_bytes;
 using testing::tiny_options;
+using testing::Tokens;
+using testing::whole;
+
+constexpr int64_t kBlock = testing::kHybridBlock;
 
 constexpr const char* kModels[] = {"qwen3next-hybrid-experts6", "qwen35-hybrid-nested",
                                    "qwen35-hybrid-wide", "qwen35moe-hybrid-experts8"};
-constexpr const char* kModel = "qwen35-hybrid-nested";
-constexpr int64_t kBlock = 16;
-using Tokens = std::vector<int32_t>;
-
-Tokens joined(Tokens first, const Tokens& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
-
-// The first `count` tokens, and `num_more` others.
-Tokens branch(const Tokens& tokens, int64_t count, int64_t num_more, uint64_t seed) {
-  return joined({tokens.begin(), tokens.begin() + count}, random_tokens(num_more, seed));
-}
-
-// Blocks that a snapshot after them can be used for by a prompt that shares `num_tokens` tokens.
-int64_t whole(int64_t num_tokens) { return num_tokens / kBlock * kBlock; }
-
-// What a prompt of that length leaves before its end.
-int64_t before_answer(int64_t prompt_tokens) { return whole(prompt_tokens - 16); }
-
-// Compares every answer with that of an engine without prefix cache, to which it comes alone.
-class Compared {
- public:
-  explicit Compared(const EngineOptions& options) : options_(options) {
-    options_.state_cache = {};
-    options_.enable_prefix_caching = false;
-    plain_ = std::make_unique<LLM>(options_);
-  }
-
-  void expect_same(const std::vector<Job>& jobs, const std::vector<RequestOutput>& outputs,
-                   const std::string& what) {
-    ASSERT_EQ(jobs.size(), outputs.size()) << what;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      expect_all_same({outputs[i]}, run_jobs(*plain_, {jobs[i]}),
-                      what + ", job " + std::to_string(i));
-    }
-  }
-
-  // Runs a job in `llm` and compares; how many of its tokens were cached.
-  int64_t cached(LLM& llm, const Job& job, const std::string& what) {
-    const std::vector<RequestOutput> outputs = run_jobs(llm, {job});
-    expect_same({job}, outputs, what);
-    return outputs[0].num_cached_tokens;
-  }
-  int64_t cached(LLM& llm, const Tokens& prompt, const std::string& what) {
-    return cached(llm, Job{prompt, sampled(24, 1)}, what);
-  }
-
- private:
-  EngineOptions options_;
-  std::unique_ptr<LLM> plain_;
-};
-
 // ---- Where sequences go on ---------------------------------------------------------------------
 
 struct Place {
@@ -157,8 +113,8 @@ TEST_P(Snapshots, AreTakenAtEveryBlockIfWanted) {
 // ---- What must not be used ---------------------------------------------------------------------
 
 TEST(SnapshotUse, AnEditedBeginningUsesNone) {
-  Compared compared(tiny_options(kModel));
-  LLM llm(tiny_options(kModel));
+  Compared compared(tiny_options(kHybrid));
+  LLM llm(tiny_options(kHybrid));
   Tokens prompt = random_tokens(200, 1);
   compared.cached(llm, prompt, "first");
   prompt[3] = prompt[3] == 7 ? 8 : 7;
@@ -166,8 +122,8 @@ TEST(SnapshotUse, AnEditedBeginningUsesNone) {
 }
 
 TEST(SnapshotUse, SaltsShareNone) {
-  Compared compared(tiny_options(kModel));
-  LLM llm(tiny_options(kModel));
+  Compared compared(tiny_options(kHybrid));
+  LLM llm(tiny_options(kHybrid));
   Job job{random_tokens(200, 1), sampled(10, 1)};
   for (const char* salt : {"", "a", "b"}) {
     job.params.cache_salt = salt;
@@ -177,8 +133,8 @@ TEST(SnapshotUse, SaltsShareNone) {
 }
 
 TEST(SnapshotUse, ScoredPromptsAreComputed) {
-  Compared compared(tiny_options(kModel));
-  LLM llm(tiny_options(kModel));
+  Compared compared(tiny_options(kHybrid));
+  LLM llm(tiny_options(kHybrid));
   Job job{random_tokens(100, 1), sampled(10, 1)};
   compared.cached(llm, job, "first");
   job.params.prompt_logprobs = 2;
@@ -189,13 +145,8 @@ TEST(SnapshotUse, ScoredPromptsAreComputed) {
 
 // ---- Memory ------------------------------------------------------------------------------------
 
-int64_t snapshot_bytes() {
-  const LlmEngine engine(tiny_options(kModel), {.device = testing::make_test_device()});
-  return static_cast<int64_t>(engine.config().states().slot_bytes());
-}
-
 TEST(SnapshotMemory, FewPlacesChangeNoBit) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kHybrid);
   options.state_cache.snapshot_tokens = kBlock;
   for (const int64_t num_places : {1, 2, 3, 5}) {
     options.state_cache.max_bytes = static_cast<size_t>(num_places * snapshot_bytes());
@@ -216,7 +167,7 @@ TEST(SnapshotMemory, FewPlacesChangeNoBit) {
 }
 
 TEST(SnapshotMemory, GoesWithItsBlocks) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kHybrid);
   options.max_model_len = 256;
   const MemoryPlan plan = plan_memory(options);
   options.kv.cache_bytes =
@@ -238,7 +189,7 @@ TEST(SnapshotMemory, GoesWithItsBlocks) {
 }
 
 TEST(SnapshotMemory, IsPlannedAndTaken) {
-  const EngineOptions options = tiny_options(kModel);
+  const EngineOptions options = tiny_options(kHybrid);
   const auto planned = [](const EngineOptions& o) {
     size_t bytes = 0;
     for (const MemoryPlanEntry& entry : plan_memory(o).entries) {
@@ -264,8 +215,8 @@ TEST(SnapshotMemory, IsPlannedAndTaken) {
 
 TEST(SnapshotSharing, EqualPromptsAtOnceAreComputedOnce) {
   for (const int64_t length : {70, 150, 64}) {
-    Compared compared(tiny_options(kModel));
-    LLM llm(tiny_options(kModel));
+    Compared compared(tiny_options(kHybrid));
+    LLM llm(tiny_options(kHybrid));
     std::vector<Job> jobs;
     for (int64_t i = 0; i < 6; ++i) jobs.push_back({random_tokens(length, 3), sampled(20, i)});
     const std::vector<RequestOutput> outputs = run_jobs(llm, jobs);
@@ -278,7 +229,7 @@ TEST(SnapshotSharing, EqualPromptsAtOnceAreComputedOnce) {
 }
 
 TEST(SnapshotSharing, ACommonBeginningIsComputedFewTimes) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kHybrid);
   options.prefill_chunk_tokens = 32;
   Compared compared(options);
   LLM llm(options);
@@ -295,7 +246,7 @@ TEST(SnapshotSharing, ACommonBeginningIsComputedFewTimes) {
 }
 
 TEST(SnapshotSharing, TheHundredthRequestHasTheBitsOfTheFirst) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kHybrid);
   options.max_num_seqs = 3;
   options.state_cache.max_bytes = static_cast<size_t>(7 * snapshot_bytes());
   Compared compared(options);
@@ -315,7 +266,7 @@ TEST(SnapshotSharing, TheHundredthRequestHasTheBitsOfTheFirst) {
 
 // The bytes of a state that a cancelled pass has written reach no snapshot.
 TEST(SnapshotSharing, ACancelledPassLeavesNone) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kHybrid);
   options.state_cache.snapshot_tokens = 64;
   Compared compared(options);
   const Tokens prompt = random_tokens(200, 4);
@@ -344,7 +295,7 @@ TEST(SnapshotSharing, PreemptionGoesOnFromTheDeepest) {
   for (uint64_t i = 0; i < 5; ++i) {
     jobs.push_back({random_tokens(60, i), sampled(50, static_cast<int64_t>(i))});
   }
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kHybrid);
   Compared compared(options);
   const MemoryPlan plan = plan_memory(options);
   options.kv.cache_bytes = *options.kv.cache_bytes / static_cast<size_t>(plan.num_blocks) * 20;
