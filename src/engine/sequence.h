@@ -43,6 +43,8 @@ struct QueueSlot {
 struct StoreSlot {
   std::string pin;              // its prompt is held under this name when it ends; or empty
   bool is_loading = false;      // its blocks come from the KV store: it gets no rows yet
+  bool begins_again = false;    // KV came without the states after it: its blocks are given back
+  int32_t num_bad_loads = 0;    // that ended so
   size_t num_named_blocks = 0;  // sealed blocks that engine/store has looked at
 };
 

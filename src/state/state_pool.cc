@@ -12,6 +12,15 @@ constexpr int32_t kSlotsPerSeat = 2;
 
 }  // namespace
 
+std::vector<std::span<std::byte>> layers_of(std::span<std::byte> snapshot,
+                                            const StateLayout& layout) {
+  std::vector<std::span<std::byte>> layers;
+  for (size_t at = 0; at < snapshot.size(); at += layout.layer_bytes()) {
+    layers.push_back(snapshot.subspan(at, layout.layer_bytes()));
+  }
+  return layers;
+}
+
 size_t StatePool::device_bytes(const StateLayout& layout, int64_t num_seats) {
   return static_cast<size_t>(kSlotsPerSeat * num_seats) * layout.slot_bytes();
 }

@@ -25,6 +25,10 @@
 
 namespace sluice {
 
+// Cuts the bytes of a snapshot into those of its layers.
+std::vector<std::span<std::byte>> layers_of(std::span<std::byte> snapshot,
+                                            const StateLayout& layout);
+
 // Slots of one sequence in a pass.
 struct StateSlots {
   int32_t read = 0;
@@ -66,6 +70,7 @@ class StatePool {
   std::span<std::byte> snapshot(SnapshotId place);
   void settle() { stream_.synchronize(); }
 
+  const StateLayout& layout() const { return layout_; }
   // The states of the layer in all slots.
   DeltaStates layer(int32_t index) const;
   int32_t num_used_seats() const { return static_cast<int32_t>(seats_.size()); }

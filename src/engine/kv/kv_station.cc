@@ -27,7 +27,7 @@ KvStation::KvStation(const Options& options, KvFollower& follower, const MakeBac
       follower_(follower),
       blocks_(with_functions(options)),
       snapshots_(options.snapshots, blocks_, follower),
-      backing_(make_backing ? make_backing(blocks_) : std::make_unique<KvBacking>()),
+      backing_(make_backing ? make_backing(blocks_, snapshots_) : std::make_unique<KvBacking>()),
       pins_({.blocks = blocks_,
              .store = *backing_,
              .max_blocks = options.max_pinned_blocks,
@@ -107,8 +107,9 @@ int64_t KvStation::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
 void KvStation::commit(Sequence& sequence, PassKind kind, int64_t num_rows) {
   blocks_.commit(sequence.kv, sequence.tokens, num_rows);
   tell_committed(sequence);
-  snapshots_.committed(sequence, kind);
+  const int64_t saved = snapshots_.committed(sequence, kind);
   backing_->committed(sequence, kind);
+  if (saved != 0) backing_->state_saved(sequence, saved);
   sequence.set_prompt_done(sequence.kv.num_tokens());
 }
 
@@ -126,8 +127,11 @@ void KvStation::ended(const Sequence& sequence) {
     pins_.keep(sequence.stored.pin, sequence.kv, sequence.num_prompt_tokens);
 }
 
-// Everything keyed by the sequence is dropped before its blocks become free.
+// Everything keyed by the sequence is dropped before its blocks become free. The state of its last
+// block stays, since no further one replaces it.
 void KvStation::release(Sequence& sequence) {
+  const int64_t last = std::exchange(sequence.states.newest_decoded, 0);
+  if (last != 0 && snapshots_.contains(last)) backing_->state_saved(sequence, last);
   follower_.release(sequence.id);
   backing_->release(sequence);
   blocks_.release(sequence.kv);

@@ -33,8 +33,9 @@ class KvStation final : public KvTables {
     SnapshotSizes snapshots;        // of these
     int64_t snapshot_bytes = 0;     // of each
   };
-  // Makes the KV store over the station's blocks; empty: none.
-  using MakeBacking = std::function<std::unique_ptr<KvBacking>(BlockManager& blocks)>;
+  // Makes the KV store over the station's blocks and snapshots; empty: none.
+  using MakeBacking =
+      std::function<std::unique_ptr<KvBacking>(BlockManager& blocks, StateSnapshots& snapshots)>;
   // REQUIRES: the follower outlives the station. Errors: those of `make_backing`.
   KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing = {});
   KvStation(const KvStation&) = delete;

@@ -28,9 +28,11 @@ void Pins::check_room(const std::string& name, int64_t num_prompt_tokens) const 
 }
 
 // Half of the places are for requests.
+int32_t Pins::most_states() const { return (parts_.snapshots->table().num_places() + 1) / 2; }
+
 void Pins::check_snapshots(const std::string& name) const {
-  const int32_t most = (parts_.snapshots->table().num_places() + 1) / 2;
-  if (num_held_states_ < most) return;
+  const int32_t most = most_states();
+  if (parts_.store.writes() || num_held_states_ < most) return;
   fail(
       ErrorCode::kDoesNotFit,
       "pin '{}' needs a snapshot of states, and pins hold {} of {} that they may; delete a pin, or "
@@ -62,7 +64,9 @@ void Pins::keep(const std::string& name, const SequenceKv& kv, int64_t num_token
 
 // No request goes on from blocks after the snapshot.
 void Pins::hold_state(Pin& pin) {
-  const StateSnapshots::Held state = parts_.snapshots->hold_deepest(pin.held);
+  const bool has_room = num_held_states_ < most_states();
+  const StateSnapshots::Held state =
+      has_room ? parts_.snapshots->hold_deepest(pin.held) : StateSnapshots::Held();
   while (pin.held.size() > state.num_blocks) unhold_last(pin);
   pin.state_prefix = state.prefix;
   if (state.num_blocks > 0) ++num_held_states_;

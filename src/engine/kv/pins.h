@@ -71,6 +71,7 @@ class Pins {
     std::vector<StoreKey> keys;  // of all of them
   };
 
+  int32_t most_states() const;
   void check_snapshots(const std::string& name) const;
   void hold_state(Pin& pin);
   void unhold_last(Pin& pin);

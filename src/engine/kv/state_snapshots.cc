@@ -64,37 +64,40 @@ void StateSnapshots::want(Sequence& sequence, int64_t num_tokens) const {
 void StateSnapshots::begun(Sequence& sequence) {
   sequence.states.newest_decoded = 0;
   if (!exist() || sequence.kv.num_sealed_blocks() == 0) return;
+  const bool resumes = resume(sequence);
+  SLUICE_CHECK(resumes, "sequence {} begins without a state", sequence.id.value);
+}
+
+bool StateSnapshots::resume(Sequence& sequence) {
   const int64_t prefix = blocks_.prefix_id(sequence.kv.newest_full());
-  const SnapshotId place = table_.find(prefix);
-  SLUICE_CHECK(place.valid(), "sequence {} begins without a state", sequence.id.value);
+  if (!contains(prefix)) return false;
   table_.use(prefix);
-  follower_.restore_state(sequence.id, place, sequence.kv.num_tokens());
+  follower_.restore_state(sequence.id, table_.find(prefix), sequence.kv.num_tokens());
+  return true;
 }
 
-void StateSnapshots::committed(Sequence& sequence, PassKind kind) {
+int64_t StateSnapshots::committed(Sequence& sequence, PassKind kind) {
   const int64_t num_tokens = sequence.kv.num_tokens();
-  if (!exist() || num_tokens == 0 || num_tokens % granule_ != 0) return;
-  if (!blocks_.is_findable(sequence.kv.newest_full())) return;
-  if (kind.is_prefill) {
-    save_prompt(sequence);
-  } else {
-    save_decoded(sequence);
-  }
+  if (!exist() || num_tokens == 0 || num_tokens % granule_ != 0) return 0;
+  if (!blocks_.is_findable(sequence.kv.newest_full())) return 0;
+  return kind.is_prefill ? save_prompt(sequence) : save_decoded(sequence);
 }
 
-void StateSnapshots::save_prompt(Sequence& sequence) {
+int64_t StateSnapshots::save_prompt(Sequence& sequence) {
   const int64_t num_tokens = sequence.kv.num_tokens();
-  if (border_after(sequence, num_tokens - 1) != num_tokens) return;
-  save(sequence, blocks_.prefix_id(sequence.kv.newest_full()));
+  if (border_after(sequence, num_tokens - 1) != num_tokens) return 0;
+  const int64_t prefix = blocks_.prefix_id(sequence.kv.newest_full());
+  return save(sequence, prefix) ? prefix : 0;
 }
 
 // Nobody knows where an answer will end, so each full block has one, in place of that before it.
-void StateSnapshots::save_decoded(Sequence& sequence) {
+int64_t StateSnapshots::save_decoded(Sequence& sequence) {
   int64_t& newest = sequence.states.newest_decoded;
   const bool is_loose = table_.contains(newest) && table_.is_loose(newest);
   if (is_loose && !is_kept(sequence.kv.num_tokens() - granule_)) table_.drop(newest);
   const int64_t prefix = blocks_.prefix_id(sequence.kv.newest_full());
   newest = save(sequence, prefix) ? prefix : 0;
+  return is_kept(sequence.kv.num_tokens()) ? newest : 0;
 }
 
 // The first place at or after each multiple.
@@ -119,11 +122,34 @@ bool StateSnapshots::save(Sequence& sequence, int64_t prefix) {
 StateSnapshots::Held StateSnapshots::hold_deepest(std::span<const BlockId> blocks) {
   for (size_t i = blocks.size(); i > 0; --i) {
     const int64_t prefix = blocks_.prefix_id(blocks[i - 1]);
-    if (!table_.contains(prefix)) continue;
+    if (!contains(prefix)) continue;
     table_.hold(prefix);
     return {.num_blocks = i, .prefix = prefix};
   }
   return {};
+}
+
+SnapshotId StateSnapshots::hold(int64_t prefix) {
+  table_.hold(prefix);
+  return table_.find(prefix);
+}
+
+SnapshotId StateSnapshots::begin_read(const Sequence& sequence) {
+  const SequenceKv& kv = sequence.kv;
+  const int64_t prefix = blocks_.prefix_id(kv.newest_full());
+  if (table_.contains(prefix)) return {};
+  const int64_t before = deepest_before(kv, kv.num_sealed_blocks() - 1);
+  const SnapshotId place = table_.add(prefix, before, kv.num_tokens());
+  if (!place.valid()) return place;
+  table_.hold(prefix);
+  reading_.insert(prefix);
+  return place;
+}
+
+void StateSnapshots::end_read(int64_t prefix, bool is_whole) {
+  table_.unhold(prefix);
+  reading_.erase(prefix);
+  if (!is_whole) table_.drop(prefix);
 }
 
 // Of the prefixes of the first blocks; 0 if none has a snapshot.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_set>
 
 #include "attention/pass_kind.h"
 #include "engine/sequence.h"
@@ -27,7 +28,9 @@ class StateSnapshots {
 
   bool exist() const { return table_.num_places() > 0; }
   // Whether a sequence can go on after the prefix.
-  bool contains(int64_t prefix) const { return table_.contains(prefix); }
+  bool contains(int64_t prefix) const {
+    return table_.contains(prefix) && !reading_.contains(prefix);
+  }
 
   // Where the pass must end that computes rows of the sequence's text after its first `num_done`
   // tokens: the end of the text, or before that the next place of a snapshot.
@@ -38,8 +41,13 @@ class StateSnapshots {
 
   // The sequence has got its cached blocks: it goes on from the snapshot after them.
   void begun(Sequence& sequence);
-  // Rows of a sequence, which a pass of `kind` computed, are part of its states now.
-  void committed(Sequence& sequence, PassKind kind);
+  // The sequence, which nothing was computed of, goes on from the snapshot after its newest full
+  // block. False if there is none.
+  bool resume(Sequence& sequence);
+  // Rows of a sequence, which a pass of `kind` computed, are part of its states now. Returns the
+  // prefix if a snapshot was taken after them that the sequence's next one does not replace; else
+  // 0.
+  int64_t committed(Sequence& sequence, PassKind kind);
   // The prefix cannot be found any more.
   void forgotten(int64_t prefix) { table_.drop(prefix); }
 
@@ -53,14 +61,22 @@ class StateSnapshots {
   Held hold_deepest(std::span<const BlockId> blocks);
   void unhold(int64_t prefix) { table_.unhold(prefix); }
 
+  // Holds the snapshot of a prefix while its bytes are read. REQUIRES: it is there.
+  SnapshotId hold(int64_t prefix);
+  // Takes a place for states that come from elsewhere, those after the newest full block of the
+  // sequence, and holds it. Not valid if none is free or another sequence reads them. Nobody goes
+  // on from it before end_read, nor after it if the bytes are not whole.
+  SnapshotId begin_read(const Sequence& sequence);
+  void end_read(int64_t prefix, bool is_whole);
+
   const SnapshotTable& table() const { return table_; }
 
  private:
   std::optional<int64_t> border_after(const Sequence& sequence, int64_t num_done) const;
   int64_t deepest_before(const SequenceKv& kv, int32_t num_blocks) const;
   bool is_kept(int64_t num_tokens) const;
-  void save_prompt(Sequence& sequence);
-  void save_decoded(Sequence& sequence);
+  int64_t save_prompt(Sequence& sequence);
+  int64_t save_decoded(Sequence& sequence);
   bool save(Sequence& sequence, int64_t prefix);
 
   const BlockManager& blocks_;
@@ -68,6 +84,7 @@ class StateSnapshots {
   int64_t granule_;   // whole blocks and scopes
   int64_t interval_;  // a multiple of it
   SnapshotTable table_;
+  std::unordered_set<int64_t> reading_;  // prefixes whose bytes are not there yet
 };
 
 }  // namespace sluice

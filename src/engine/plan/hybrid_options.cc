@@ -17,12 +17,6 @@ namespace {
 // What a user asked for and does not get is an error; a default that does not apply is a note.
 void refuse_given(const EngineOptions& options, const ModelConfig& config) {
   const std::string_view name = architecture_name(config.architecture);
-  if (options.kv_store.dir) {
-    fail(ErrorCode::kUnsupported,
-         "kv_store is '{}', but {} also has recurrent states, which the store does not keep yet; "
-         "leave it out",
-         *options.kv_store.dir, name);
-  }
   const SpeculativeMethod method = resolve_speculative(options.speculative).method;
   if (method != SpeculativeMethod::kNone) {
     fail(ErrorCode::kUnsupported,
@@ -120,6 +114,13 @@ void settle_prefix_caching(const EngineOptions& options, const StateLayout& stat
   plan.caches_prefixes = options.enable_prefix_caching;
   if (!states.present() || !options.enable_prefix_caching || plan.snapshots.num_places > 0) return;
   plan.caches_prefixes = false;
+  if (options.kv_store.dir) {
+    fail(ErrorCode::kInvalidArgument,
+         "kv_store is '{}', but a request goes on from stored KV only with the recurrent states "
+         "after "
+         "it, of which {} are one snapshot; raise state_cache_bytes, or leave kv_store out",
+         *options.kv_store.dir, readable_bytes(states.slot_bytes()));
+  }
   const std::string room =
       options.state_cache.max_bytes
           ? "state_cache_bytes is " + readable_bytes(*options.state_cache.max_bytes)

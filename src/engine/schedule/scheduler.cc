@@ -47,6 +47,7 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) {
 
 Batch Scheduler::schedule() {
   SLUICE_CHECK(has_unfinished());
+  take_back();
   // Asked before the batch is made: another thread may end the wait at any time.
   const bool awaits_any_grammar = std::ranges::any_of(running_, awaits_grammar) ||
                                   std::ranges::any_of(waiting_, awaits_grammar);
@@ -65,6 +66,20 @@ Batch Scheduler::schedule() {
                running_.size());
   if (!batch.sequences.empty()) last_was_prefill_ = batch.kind.is_prefill;
   return batch;
+}
+
+// Sequences that begin again find what they have in the prefix cache, as far as they can go on.
+void Scheduler::take_back() {
+  for (size_t i = 0; i < running_.size();) {
+    if (!running_[i]->stored.begins_again) {
+      ++i;
+      continue;
+    }
+    std::unique_ptr<Sequence> sequence = take_by_id(running_, running_[i]->id);
+    sequence->stored.begins_again = false;
+    kv_.release(*sequence);
+    insert_by_id(waiting_, std::move(sequence));
+  }
 }
 
 // A new request ends the time for decoding, once: it has not missed a pass yet.

@@ -137,6 +137,7 @@ class Scheduler {
     int64_t num_left() const { return sequence->num_tokens() - num_done; }
   };
 
+  void take_back();
   bool decode_is_due();
   Batch prefill_batch();
   Batch decode_batch();

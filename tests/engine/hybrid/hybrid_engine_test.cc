@@ -256,8 +256,6 @@ TEST(Hybrid, WhatIsAskedForAndMissingIsRefused) {
     return expect_error(ErrorCode::kUnsupported, [&] { plan_memory(options); });
   };
   EXPECT_TRUE(
-      contains(refused([](EngineOptions& o) { o.kv_store.dir = "somewhere"; }), "leave it out"));
-  EXPECT_TRUE(
       contains(refused([](EngineOptions& o) { o.speculative.method = SpeculativeMethod::kNgram; }),
                "take 'none'"));
   const auto useless = [](const std::string& model, bool caches) {
