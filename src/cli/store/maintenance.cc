@@ -79,6 +79,13 @@ uint64_t bytes_of(const std::vector<StoredFile>& files) {
   return sum;
 }
 
+// "7 blocks", or "7 blocks, 2 states".
+template <typename Count>
+std::string count_text(Count num_blocks, Count num_states) {
+  const std::string states = num_states > 0 ? fmt::format(", {} states", num_states) : "";
+  return fmt::format("{} blocks{}", num_blocks, states);
+}
+
 // 0 for times of another machine whose clock is ahead.
 double seconds_since(int64_t time_ns) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -195,9 +202,9 @@ int store_verify(const StoreVerifyCommand& command) {
   } else {
     std::string text;
     for (const DamagedFile& file : damaged) text += fmt::format("{}: {}\n", file.path, file.fault);
-    write_result(text + fmt::format("{} blocks, {} states, {}: {} damaged\n", listing.blocks.size(),
-                                    listing.states.size(), format_size(bytes_of(stored)),
-                                    damaged.size()));
+    write_result(text + fmt::format("{}, {}: {} damaged\n",
+                                    count_text(listing.blocks.size(), listing.states.size()),
+                                    format_size(bytes_of(stored)), damaged.size()));
   }
   return damaged.empty() ? kExitOk : kExitFailure;
 }
@@ -229,8 +236,8 @@ int store_prune(const StorePruneCommand& command) {
                             {"bytes", result.left_bytes}},
                            1));
   } else {
-    write_result(fmt::format("removed {} blocks, {} states and {} other files, {}; {} left\n",
-                             result.num_removed_blocks, result.num_removed_states,
+    write_result(fmt::format("removed {} and {} other files, {}; {} left\n",
+                             count_text(result.num_removed_blocks, result.num_removed_states),
                              result.num_removed_others, format_size(result.removed_bytes),
                              format_size(result.left_bytes)));
   }

@@ -11,6 +11,7 @@
 
 #include "engine/hybrid/hybrid_prompts.h"
 #include "engine/llm_engine.h"
+#include "engine/scoped_engine.h"
 #include "sluice/inspect.h"
 #include "sluice/llm.h"
 #include "support/run_bits.h"
@@ -141,6 +142,32 @@ TEST(SnapshotUse, ScoredPromptsAreComputed) {
   const RequestOutput scored = run_jobs(llm, {job})[0];
   EXPECT_EQ(scored.num_cached_tokens, 0);
   EXPECT_EQ(scored.prompt_logprobs.size(), 100u);
+}
+
+// A policy that selects for 128 rows together, and for the last 20 differently: snapshots are where
+// hits may end, and none is where KV depends on the end of its prompt.
+TEST(SnapshotUse, PlacesAreEndsOfScopes) {
+  const testing::ScopedPolicy::Options policy{.scope_tokens = 128, .tail_tokens = 20};
+  for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
+    EngineOptions options = tiny_options(kHybrid);
+    if (mode != KvOffload::kOff) options = testing::with_offload(options, mode);
+    options.prefill_chunk_tokens = options.max_num_batched_tokens = 128;
+    options.state_cache.snapshot_tokens = kBlock;
+    EngineOptions plain = options;
+    plain.state_cache = {};
+    plain.enable_prefix_caching = false;
+    const Tokens prompt = random_tokens(400, 1);
+    const auto engine = testing::scoped_engine(options, policy);
+    for (const int64_t num_shared : {400, 399, 276, 275, 160, 148, 147, 40}) {
+      const Job job{branch(prompt, num_shared, 0, 0), sampled(20, 1)};
+      const std::vector<RequestOutput> outputs = run_jobs(*engine, {job});
+      testing::expect_all_same(outputs, testing::run_scoped(plain, policy, {job}),
+                               std::to_string(num_shared));
+      // Whole scopes before the tail, also of the first prompt.
+      const int64_t expected = num_shared == 400 ? 0 : (num_shared - 20) / 128 * 128;
+      EXPECT_EQ(outputs[0].num_cached_tokens, std::max<int64_t>(expected, 0)) << num_shared;
+    }
+  }
 }
 
 // ---- Memory ------------------------------------------------------------------------------------
