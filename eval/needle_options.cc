@@ -97,7 +97,7 @@ void declare(OptionSet& set, NeedleCommand* needle) {
                &needle->save_prompts);
   set.set_flag("-v,--verbose", "show every answer", &needle->verbose);
   declare_engine(set, &needle->engine);
-  declare_kv_store(set, &needle->engine);
+  declare_kept(set, &needle->engine);
   declare_gpu_lock(set, &needle->gpu_lock);
 }
 

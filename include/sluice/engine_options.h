@@ -14,6 +14,7 @@
 #include "sluice/option_row.h"
 #include "sluice/sparse_options.h"
 #include "sluice/speculative_options.h"
+#include "sluice/state_cache_options.h"
 
 namespace sluice {
 
@@ -63,6 +64,7 @@ struct EngineOptions {
 
   KvOptions kv;
   KvStoreOptions kv_store;
+  StateCacheOptions state_cache;
   SparseOptions sparse;
   SpeculativeOptions speculative;
 

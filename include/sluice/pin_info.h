@@ -14,7 +14,7 @@ struct PinInfo {
   std::string name;
   int64_t num_tokens = 0;  // of the prefix that requests find: whole blocks
   int64_t num_blocks = 0;
-  int64_t num_bytes = 0;  // of KV
+  int64_t num_bytes = 0;  // of KV, and of a hybrid's snapshot
   // Where these tokens are. Held in memory: in one of the first two. A token may be in the KV store
   // as well, or there alone, if memory has no room for it.
   int64_t num_device_tokens = 0;

@@ -36,6 +36,8 @@ using TailId = StrongId<struct TailTag, int32_t>;
 using PlaceId = StrongId<struct PlaceTag, int32_t>;
 // A block of the stage.
 using StageId = StrongId<struct StageTag, int32_t>;
+// A place of host memory for the state of a sequence after some block.
+using SnapshotId = StrongId<struct SnapshotTag, int32_t>;
 // A write-back; later ones are larger.
 using TicketId = StrongId<struct TicketTag, int64_t>;
 // Monotonic within an engine.

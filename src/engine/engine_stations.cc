@@ -111,7 +111,9 @@ void EngineStations::make_kv(const EngineOptions& options, const EngineParts& pa
               plan.num_blocks - blocks_for_tokens(plan.max_model_len, block_tokens),
           .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
           .on_host = offloads(plan),
-          .has_states = plan.passes.limits.has_states},
+          .has_states = plan.passes.limits.has_states,
+          .snapshots = plan.snapshots,
+          .snapshot_bytes = static_cast<int64_t>(front->config().states().slot_bytes())},
       *follower,
       options.kv_store.dir ? store_maker(options, parts.store_files, weights)
                            : KvStation::MakeBacking());
@@ -119,7 +121,7 @@ void EngineStations::make_kv(const EngineOptions& options, const EngineParts& pa
 
 KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options, StoreFiles* files,
                                                    const std::optional<WeightsHash>& weights) {
-  return [this, &options, files, &weights](BlockManager& blocks) {
+  return [this, &options, files, &weights](BlockManager& blocks, StateSnapshots& snapshots) {
     const EnginePlan& plan = front->plan();
     const KvBlockShape& block = plan.kv_layout.block;
     const bool selects = rank->policies().prefill().rule(block).selects() ||
@@ -137,6 +139,9 @@ KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options,
         .stores_decoded = !selects,
         .ns_per_row = [this](int64_t pos) { return scheduler->rates().ns_per_row(pos); },
         .files = files};
+    if (rank->states() != nullptr) {
+      parts.states = {.snapshots = &snapshots, .pool = rank->states()};
+    }
     return std::make_unique<KvStore>(options.kv_store, std::move(parts));
   };
 }

@@ -43,7 +43,15 @@ struct QueueSlot {
 struct StoreSlot {
   std::string pin;              // its prompt is held under this name when it ends; or empty
   bool is_loading = false;      // its blocks come from the KV store: it gets no rows yet
+  bool begins_again = false;    // KV came without the states after it: its blocks are given back
+  int32_t num_bad_loads = 0;    // that ended so
   size_t num_named_blocks = 0;  // sealed blocks that engine/store has looked at
+};
+
+// Of the snapshots of states, in hybrid models.
+struct StateSlot {
+  std::vector<int64_t> wanted;  // numbers of tokens after which others want one
+  int64_t newest_decoded = 0;   // the prefix after which decoding left the newest; 0: none
 };
 
 // Of speculation.
@@ -213,6 +221,7 @@ struct Sequence {
   // What one station notes, by station.
   QueueSlot queue;
   StoreSlot stored;
+  StateSlot states;
   DraftSlot draft;
   AuditSlot audit;
   AnswerSlot answer;

@@ -18,11 +18,12 @@ namespace sluice {
 
 // What happened to blocks between two passes; calls of KvFollower.
 struct KvEvent {
-  enum class Kind { kCommitted, kDropDrafts, kRelease, kDiscard };
+  enum class Kind { kCommitted, kDropDrafts, kRelease, kDiscard, kSaveState, kRestoreState };
   Kind kind = Kind::kDiscard;
   SequenceId sequence;     // but for kDiscard
   BlockId block;           // of kDiscard; of kCommitted: the newest full one
-  int64_t num_tokens = 0;  // with valid KV; of kCommitted and kDropDrafts
+  SnapshotId snapshot;     // of kSaveState and kRestoreState
+  int64_t num_tokens = 0;  // with valid KV; of kCommitted, kDropDrafts and kRestoreState
 };
 
 // A change of a block table: blocks after the first `num_kept` are replaced by the next
@@ -36,7 +37,7 @@ struct KvTableChange {
 };
 
 struct StepMessage {
-  static constexpr int32_t kVersion = 1;
+  static constexpr int32_t kVersion = 2;
 
   // A sequence's share of the pass.
   struct Span {

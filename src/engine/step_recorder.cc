@@ -38,6 +38,19 @@ void StepRecorder::discard(BlockId id) {
   follower_->discard(id);
 }
 
+void StepRecorder::save_state(SequenceId sequence, SnapshotId place) {
+  events_.push_back({.kind = KvEvent::Kind::kSaveState, .sequence = sequence, .snapshot = place});
+  follower_->save_state(sequence, place);
+}
+
+void StepRecorder::restore_state(SequenceId sequence, SnapshotId place, int64_t num_tokens) {
+  events_.push_back({.kind = KvEvent::Kind::kRestoreState,
+                     .sequence = sequence,
+                     .snapshot = place,
+                     .num_tokens = num_tokens});
+  follower_->restore_state(sequence, place, num_tokens);
+}
+
 // Of the expected sequences, most are in the pass as well, whose second change is empty. Others
 // have changed since they were sent, which costs their new blocks.
 void StepRecorder::complete(StepMessage& message, const KvTables& tables) {
@@ -86,6 +99,10 @@ void tell(const KvEvent& event, KvFollower& follower) {
       return follower.release(event.sequence);
     case KvEvent::Kind::kDiscard:
       return follower.discard(event.block);
+    case KvEvent::Kind::kSaveState:
+      return follower.save_state(event.sequence, event.snapshot);
+    case KvEvent::Kind::kRestoreState:
+      return follower.restore_state(event.sequence, event.snapshot, event.num_tokens);
   }
 }
 

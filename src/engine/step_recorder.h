@@ -31,6 +31,8 @@ class StepRecorder final : public KvFollower {
   void drop_drafts(SequenceId sequence, int64_t num_tokens) override;
   void release(SequenceId sequence) override;
   void discard(BlockId id) override;
+  void save_state(SequenceId sequence, SnapshotId place) override;
+  void restore_state(SequenceId sequence, SnapshotId place, int64_t num_tokens) override;
 
   // Adds what happened since the last call, with the tables of the pass's sequences and of those
   // that the next one is expected to have.

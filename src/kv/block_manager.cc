@@ -34,6 +34,8 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
       scope_tokens_(options.scope_tokens),
       tail_tokens_(options.tail_tokens),
       on_discard_(options.on_discard),
+      resumes_after_(options.resumes_after),
+      on_forgotten_(options.on_forgotten),
       num_holders_(static_cast<size_t>(options.num_blocks)),
       num_holds_(static_cast<size_t>(options.num_blocks)),
       cached_(options.num_blocks),
@@ -85,8 +87,11 @@ PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens, int64_t 
   walk_cached_prefix(index_.root(salt), tokens, num_usable, [&](BlockId id) {
     found.num_tokens += block_tokens_;
     found.num_free_blocks += holders(id) == 0 ? 1 : 0;
-    if (found.num_tokens % granule == 0) match = found;
+    if (found.num_tokens % granule != 0) return;
+    found.num_kv_tokens = found.num_tokens;
+    if (!resumes_after_ || resumes_after_(index_.prefix(id).id)) match = found;
   });
+  match.num_kv_tokens = found.num_kv_tokens;
   return match;
 }
 
@@ -253,7 +258,7 @@ void BlockManager::remove_holder(BlockId id) {
 
   const BlockId twin = index_.twin(id);
   if (twin.valid() && (holders(twin) > 0 || cached_.is_newer(twin, id))) {
-    index_.erase(id);
+    erase(id);
     return make_blank(id);
   }
   if (twin.valid()) evict(twin);
@@ -263,8 +268,16 @@ void BlockManager::remove_holder(BlockId id) {
 // A cached block becomes blank: it cannot be found any more.
 void BlockManager::evict(BlockId id) {
   cached_.remove(id);
-  index_.erase(id);
+  erase(id);
   make_blank(id);
+}
+
+// A twin keeps the prefix.
+void BlockManager::erase(BlockId id) {
+  const bool is_last = !index_.twin(id).valid();
+  const int64_t prefix_id = index_.prefix(id).id;
+  index_.erase(id);
+  if (is_last && on_forgotten_) on_forgotten_(prefix_id);
 }
 
 void BlockManager::make_blank(BlockId id) {

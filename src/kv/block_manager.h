@@ -51,6 +51,13 @@ struct BlockManagerOptions {
   // again. Debug builds poison it. Must not call back into the manager.
   std::function<void(BlockId)> on_discard = {};
 
+  // Of models whose KV alone continues no text: whether a sequence can go on after the prefix with
+  // this id (Prefix::id). Hits end at such prefixes alone. Empty: at any.
+  std::function<bool(int64_t prefix_id)> resumes_after = {};
+  // Called when a prefix cannot be found any more: its last block was evicted. Its id is not used
+  // again. Must not call back into the manager.
+  std::function<void(int64_t prefix_id)> on_forgotten = {};
+
   // For tests: a fixed seed (otherwise drawn per manager) and another hash.
   std::optional<uint64_t> hash_seed = {};
   BlockHasher hasher = xxh3_block_hash;
@@ -61,6 +68,7 @@ struct PrefixMatch {
   int64_t num_tokens = 0;       // a multiple of blocks and scopes, always less than the prompt
   int64_t num_free_blocks = 0;  // of the matched blocks, those without a holder: taking them uses
                                 // up free blocks, taking the others does not
+  int64_t num_kv_tokens = 0;    // whose KV is cached, whether or not a sequence can resume there
 };
 
 // For match_prefix and try_begin: a hit may have any length. Only blocks of prompts with the same
@@ -138,6 +146,8 @@ class BlockManager {
   // Whether other sequences can find a block; then also the ids of its tokens.
   bool is_findable(BlockId id) const { return index_.contains(id); }
   std::span<const int32_t> tokens(BlockId id) const { return index_.tokens(id); }
+  // The id of the prefix that ends with it (Prefix::id).
+  int64_t prefix_id(BlockId id) const { return index_.prefix(id).id; }
 
   // The tokens of a prompt that may come from elsewhere instead of being computed: a multiple of
   // hit_granule_tokens, as what is found in the cache.
@@ -146,6 +156,8 @@ class BlockManager {
   }
   // Whole blocks and whole scopes.
   int64_t hit_granule_tokens() const;
+  // The tokens of a prompt whose blocks others can find, since no KV of them depends on its end.
+  int64_t num_shareable_tokens(int64_t prompt_tokens) const;
 
   // Gives all blocks back, last to first, so that a prefix outlives its extensions in the cache.
   // The sequence may begin again afterwards. Computed but uncommitted KV is lost.
@@ -174,7 +186,6 @@ class BlockManager {
   template <typename Visit>
   void walk_cached_prefix(Prefix root, std::span<const int32_t> tokens, int64_t num_tokens,
                           Visit visit) const;
-  int64_t num_shareable_tokens(int64_t prompt_tokens) const;
   int64_t num_usable_tokens(int64_t prompt_tokens) const;
 
   BlockId take_free();
@@ -184,6 +195,7 @@ class BlockManager {
   void remove_hold(BlockId id);
   void remove_holder(BlockId id);
   void evict(BlockId id);
+  void erase(BlockId id);
   void make_blank(BlockId id);
   void check_states() const;
   void check_prefixes() const;
@@ -195,6 +207,8 @@ class BlockManager {
   int64_t scope_tokens_;
   int64_t tail_tokens_;
   std::function<void(BlockId)> on_discard_;
+  std::function<bool(int64_t)> resumes_after_;
+  std::function<void(int64_t)> on_forgotten_;
 
   std::vector<int32_t> num_holders_;  // [num_blocks]: the reference counts
   std::vector<int32_t> num_holds_;    // [num_blocks]: of these, by hold()

@@ -1,6 +1,7 @@
 // KvFollower: follows what happens to the blocks of sequences, in the order in which it happens.
 //
-// Implemented by Residency, which keeps the bytes of the blocks. This class itself follows nothing,
+// Implemented by Residency, which keeps the bytes of the blocks, and by StateFollower, which keeps
+// the states of hybrid models. This class itself follows nothing,
 // for block tables without memory. Called by engine/kv/kv_station. Arguments are plain values, so
 // that StepRecorder can send them to another rank. Thread rule: the engine's thread.
 #pragma once
@@ -25,6 +26,11 @@ class KvFollower {
   virtual void release(SequenceId /*sequence*/) {}
   // The contents of a block are no longer needed; the block may be reused.
   virtual void discard(BlockId /*id*/) {}
+  // Of hybrid models: the state of the sequence after its committed tokens is wanted in a place;
+  // and the sequence goes on from the state in a place, that after `num_tokens` tokens.
+  virtual void save_state(SequenceId /*sequence*/, SnapshotId /*place*/) {}
+  virtual void restore_state(SequenceId /*sequence*/, SnapshotId /*place*/,
+                             int64_t /*num_tokens*/) {}
 };
 
 }  // namespace sluice

@@ -42,6 +42,11 @@ class SequenceKv {
   // The blocks in order of position: sealed ones, the tail, reserved ones.
   std::span<const SequenceBlock> blocks() const { return blocks_; }
   int32_t num_sealed_blocks() const { return num_sealed_blocks_; }
+  // The last sealed block; not valid if none is.
+  BlockId newest_full() const {
+    return num_sealed_blocks_ > 0 ? blocks_[static_cast<size_t>(num_sealed_blocks_ - 1)].id
+                                  : BlockId();
+  }
 
   // Tokens whose KV is valid: the sum of the blocks' counts. The next row computed has this
   // position.

@@ -12,19 +12,35 @@ constexpr int32_t kSlotsPerSeat = 2;
 
 }  // namespace
 
+std::vector<std::span<std::byte>> layers_of(std::span<std::byte> snapshot,
+                                            const StateLayout& layout) {
+  std::vector<std::span<std::byte>> layers;
+  for (size_t at = 0; at < snapshot.size(); at += layout.layer_bytes()) {
+    layers.push_back(snapshot.subspan(at, layout.layer_bytes()));
+  }
+  return layers;
+}
+
 size_t StatePool::device_bytes(const StateLayout& layout, int64_t num_seats) {
   return static_cast<size_t>(kSlotsPerSeat * num_seats) * layout.slot_bytes();
 }
 
-StatePool::StatePool(const StateLayout& layout, int64_t num_seats, Device& device, Stream& stream)
-    : layout_(layout),
-      stream_(stream),
-      memory_(device.allocate(device_bytes(layout, num_seats), MemoryKind::kDevice)) {
-  SLUICE_CHECK(layout.present() && num_seats > 0, "{} seats", num_seats);
-  for (auto seat = static_cast<int32_t>(num_seats - 1); seat >= 0; --seat) free_.push_back(seat);
+size_t StatePool::pinned_bytes(const StateLayout& layout, int64_t num_snapshots) {
+  return static_cast<size_t>(num_snapshots) * layout.slot_bytes();
 }
 
-// A seat is taken by the first pass of a sequence and kept until release. The scheduler admits no
+StatePool::StatePool(const StateLayout& layout, const Sizes& sizes, Device& device, Stream& stream)
+    : layout_(layout),
+      stream_(stream),
+      memory_(device.allocate(device_bytes(layout, sizes.num_seats), MemoryKind::kDevice)),
+      snapshots_(device.allocate(pinned_bytes(layout, sizes.num_snapshots), MemoryKind::kPinned)) {
+  SLUICE_CHECK(layout.present() && sizes.num_seats > 0, "{} seats", sizes.num_seats);
+  for (auto seat = static_cast<int32_t>(sizes.num_seats - 1); seat >= 0; --seat) {
+    free_.push_back(seat);
+  }
+}
+
+// A seat is taken by the first use of a sequence and kept until release. The scheduler admits no
 // more sequences than there are seats, so an empty list is a defect.
 StatePool::Seat& StatePool::seat_of(SequenceId sequence) {
   const auto found = seats_.find(sequence);
@@ -69,6 +85,34 @@ void StatePool::release(SequenceId sequence) {
 void StatePool::spoil(int32_t seat) {
   const size_t num_bytes = kSlotsPerSeat * layout_.slot_bytes();
   stream_.fill(memory_.data() + static_cast<size_t>(seat) * num_bytes, num_bytes, kNanByte);
+}
+
+std::byte* StatePool::current_slot(const Seat& seat) {
+  const auto slot = static_cast<size_t>(kSlotsPerSeat * seat.index + seat.current);
+  return memory_.data() + slot * layout_.slot_bytes();
+}
+
+void StatePool::save(SequenceId sequence, SnapshotId place) {
+  const Seat& seat = seat_of(sequence);
+  SLUICE_CHECK(seat.position > 0, "sequence {} has no state yet", sequence.value);
+  const std::span<std::byte> target = snapshot(place);
+  stream_.copy({.dst = target.data(), .src = current_slot(seat), .num_bytes = target.size_bytes()});
+}
+
+void StatePool::restore(SequenceId sequence, SnapshotId place, int64_t num_tokens) {
+  Seat& seat = seat_of(sequence);
+  SLUICE_CHECK(seat.position < num_tokens, "sequence {} is at position {}, the snapshot at {}",
+               sequence.value, seat.position, num_tokens);
+  const std::span<std::byte> source = snapshot(place);
+  stream_.copy({.dst = current_slot(seat), .src = source.data(), .num_bytes = source.size_bytes()});
+  seat.position = num_tokens;
+}
+
+std::span<std::byte> StatePool::snapshot(SnapshotId place) {
+  const size_t num_bytes = layout_.slot_bytes();
+  const size_t offset = static_cast<size_t>(place.value) * num_bytes;
+  SLUICE_CHECK(place.valid() && offset < snapshots_.size_bytes(), "snapshot {}", place.value);
+  return {snapshots_.data() + offset, num_bytes};
 }
 
 DeltaStates StatePool::layer(int32_t index) const {

@@ -4,12 +4,17 @@
 // Owned by engine/stations/rank; the runner asks it for the slots of a pass, and KV events tell it
 // what was committed and what ended. A seat is two slots: a pass reads the one that the last commit
 // left and writes the other, and a commit swaps them. So a pass that is cancelled, or is not
-// committed, changes no state (docs/adr/0037). A sequence takes a seat with its first pass and
-// loses it with its KV; at position 0 nothing is read. Thread rule: the engine's thread.
+// committed, changes no state (docs/adr/0037). A sequence takes a seat with its first pass, or with
+// the snapshot that it goes on from, and loses it with its KV; at position 0 nothing is read.
+//
+// Snapshots are states in pinned host memory, numbered by state/snapshot_table. Both directions are
+// copies on the stream of the passes (docs/adr/0039): a pass that writes the slot next comes after
+// them. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -20,6 +25,10 @@
 
 namespace sluice {
 
+// Cuts the bytes of a snapshot into those of its layers.
+std::vector<std::span<std::byte>> layers_of(std::span<std::byte> snapshot,
+                                            const StateLayout& layout);
+
 // Slots of one sequence in a pass.
 struct StateSlots {
   int32_t read = 0;
@@ -28,12 +37,18 @@ struct StateSlots {
 
 class StatePool {
  public:
-  // Takes the memory of `num_seats` sequences. REQUIRES: the layout is present; `stream` outlives
-  // the pool. Errors: kDoesNotFit.
-  StatePool(const StateLayout& layout, int64_t num_seats, Device& device, Stream& stream);
+  struct Sizes {
+    int64_t num_seats = 0;      // sequences that run at the same time
+    int64_t num_snapshots = 0;  // may be 0
+  };
+  // Takes the memory of all seats and snapshots. REQUIRES: the layout is present; `stream`, on
+  // which passes run, outlives the pool. Errors: kDoesNotFit.
+  StatePool(const StateLayout& layout, const Sizes& sizes, Device& device, Stream& stream);
 
-  // Bytes of device memory that the constructor takes; 0 for a layout without layers.
+  // Bytes of device memory and of pinned memory that the constructor takes; 0 for a layout without
+  // layers.
   static size_t device_bytes(const StateLayout& layout, int64_t num_seats);
+  static size_t pinned_bytes(const StateLayout& layout, int64_t num_snapshots);
 
   // The slots of a pass over rows of the sequence from `first_pos` on. May be called again for a
   // pass that was not committed. REQUIRES: its state is that after `first_pos` tokens; a seat is
@@ -44,6 +59,18 @@ class StatePool {
   // It ended, was cancelled or preempted. No effect without a seat.
   void release(SequenceId sequence);
 
+  // Copies the state after the committed tokens of the sequence to a place. REQUIRES: some are
+  // committed.
+  void save(SequenceId sequence, SnapshotId place);
+  // The sequence goes on from the state in a place, that after `num_tokens` tokens. REQUIRES: it is
+  // before that.
+  void restore(SequenceId sequence, SnapshotId place, int64_t num_tokens);
+  // The bytes of a place, for who brings them elsewhere or here. What was saved is there, and what
+  // was restored is read, after settle().
+  std::span<std::byte> snapshot(SnapshotId place);
+  void settle() { stream_.synchronize(); }
+
+  const StateLayout& layout() const { return layout_; }
   // The states of the layer in all slots.
   DeltaStates layer(int32_t index) const;
   int32_t num_used_seats() const { return static_cast<int32_t>(seats_.size()); }
@@ -57,11 +84,13 @@ class StatePool {
   };
 
   Seat& seat_of(SequenceId sequence);
+  std::byte* current_slot(const Seat& seat);
   void spoil(int32_t seat);
 
   StateLayout layout_;
   Stream& stream_;
   Buffer memory_;
+  Buffer snapshots_;
   std::vector<int32_t> free_;  // seats, the next one last
   std::unordered_map<SequenceId, Seat> seats_;
 };

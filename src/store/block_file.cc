@@ -14,7 +14,8 @@
 namespace sluice {
 namespace {
 
-constexpr std::string_view kMagic = "SLUICEKV";
+constexpr std::string_view kMagics[] = {"SLUICEKV", "SLUICEST"};  // by StoredKind
+constexpr size_t kMagicBytes = 8;
 constexpr int64_t kMaxBlockTokens = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = int64_t{1} << 16;
 constexpr uint64_t kMaxKvBytes = uint64_t{1} << 40;
@@ -94,13 +95,24 @@ SummaryFormat summary_at(std::span<const std::byte> bytes, size_t at) {
           .num_bytes = number_at(bytes, at + kSummarySectionAt + 8, 8)};
 }
 
+// Empty if the file is of no kind.
+std::optional<StoredKind> kind_at(std::span<const std::byte> bytes) {
+  for (const StoredKind kind : {StoredKind::kKv, StoredKind::kState}) {
+    const std::string_view magic = kMagics[static_cast<size_t>(kind)];
+    if (std::memcmp(bytes.data(), magic.data(), kMagicBytes) == 0) return kind;
+  }
+  return std::nullopt;
+}
+
 // Reads the fields that the others follow from. `num_summaries` is at most kMaxSummaries.
-BlockHeader header_of(std::span<const std::byte> bytes, const StoreLayout& layout,
+BlockHeader header_of(std::span<const std::byte> bytes, StoredKind kind, const StoreLayout& layout,
                       std::span<const SummaryFormat> summaries) {
-  const StoreFormat format = {.fingerprint = {digest_at(bytes, kFingerprintAt)}, .layout = layout};
+  StoreFormat format = {.fingerprint = {digest_at(bytes, kFingerprintAt)}, .layout = {}};
+  (kind == StoredKind::kKv ? format.layout : format.states) = layout;
   const BlockPlace place = {.key = {digest_at(bytes, kKeyAt)},
                             .parent = {digest_at(bytes, kParentAt)},
-                            .position = static_cast<int64_t>(number_at(bytes, kPositionAt, 8))};
+                            .position = static_cast<int64_t>(number_at(bytes, kPositionAt, 8)),
+                            .kind = kind};
   BlockHeader header = make_header(format, place, summaries);
   const auto read_checksum = [&](FileSection& section, size_t at) {
     section.checksum = number_at(bytes, at + 16, 8);
@@ -132,7 +144,7 @@ uint64_t BlockHeader::file_bytes() const {
 // The only place that decides where sections lie; readers compare with it.
 BlockHeader make_header(const StoreFormat& format, const BlockPlace& place,
                         std::span<const SummaryFormat> summaries) {
-  const StoreLayout& layout = format.layout;
+  const StoreLayout& layout = format.layout_of(place.kind);
   SLUICE_CHECK(is_valid(layout) && summaries.size() <= kMaxSummaries, "layout of a stored block");
   BlockHeader header{.format = format, .place = place, .tokens = {}, .kv = {}, .summaries = {}};
   header.tokens = {.offset = kBlockHeaderBytes,
@@ -150,7 +162,7 @@ BlockHeader make_header(const StoreFormat& format, const BlockPlace& place,
 HeaderBytes encode_header(const BlockHeader& header) {
   HeaderBytes bytes{};
   Fields fields(bytes);
-  fields.text(0, kMagic);
+  fields.text(0, kMagics[static_cast<size_t>(header.place.kind)]);
   fields.number(kVersionAt, 4, kBlockFileVersion);
   fields.number(kNumSummariesAt, 4, header.summaries.size());
   fields.number(kFileBytesAt, 8, header.file_bytes());
@@ -158,9 +170,9 @@ HeaderBytes encode_header(const BlockHeader& header) {
   fields.digest(kKeyAt, header.place.key);
   fields.digest(kParentAt, header.place.parent);
   fields.number(kPositionAt, 8, static_cast<uint64_t>(header.place.position));
-  fields.number(kBlockTokensAt, 4, static_cast<uint64_t>(header.format.layout.block_tokens));
-  fields.number(kNumLayersAt, 4, static_cast<uint64_t>(header.format.layout.num_layers));
-  fields.number(kLayerBytesAt, 8, header.format.layout.layer_bytes);
+  fields.number(kBlockTokensAt, 4, static_cast<uint64_t>(header.layout().block_tokens));
+  fields.number(kNumLayersAt, 4, static_cast<uint64_t>(header.layout().num_layers));
+  fields.number(kLayerBytesAt, 8, header.layout().layer_bytes);
   fields.section(kTokensAt, header.tokens);
   fields.section(kKvAt, header.kv);
   for (size_t i = 0; i < header.summaries.size(); ++i) {
@@ -182,9 +194,8 @@ DecodedHeader decode_header(std::span<const std::byte> bytes) {
   };
   if (bytes.size() < kBlockHeaderBytes) return fault("the file is shorter");
   bytes = bytes.first(kBlockHeaderBytes);
-  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
-    return fault("not a stored block");
-  }
+  const std::optional<StoredKind> kind = kind_at(bytes);
+  if (!kind) return fault("not a stored block");
   if (const uint64_t version = number_at(bytes, kVersionAt, 4); version != kBlockFileVersion) {
     return fault(fmt::format("version {}, and this program reads {}", version, kBlockFileVersion));
   }
@@ -206,7 +217,7 @@ DecodedHeader decode_header(std::span<const std::byte> bytes) {
     summaries.push_back(summary_at(bytes, kSummariesAt + i * kSummaryBytes));
     if (!is_valid(summaries.back())) return fault("an impossible summary");
   }
-  BlockHeader header = header_of(bytes, layout, summaries);
+  BlockHeader header = header_of(bytes, *kind, layout, summaries);
   // Offsets, sizes and zeros: what follows from the fields above must be as it would be written.
   const HeaderBytes expected = encode_header(header);
   if (!std::equal(bytes.begin(), bytes.end(), expected.begin())) return fault("other sections");

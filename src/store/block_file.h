@@ -6,10 +6,12 @@
 //   next 4 KiB        kv_bytes          the block of layer 0, of layer 1, ... side by side
 //   next 4 KiB        as in the header  a summary; each begins at a border of 4 KiB
 //
-// docs/kv_store.md has the header byte by byte. The file ends with its last section. Every number
-// in the header but the checksums follows from the layout and the sizes of the summaries, so a
-// header is accepted only if it has exactly these numbers: encode_header(*decode_header(x).header)
-// is x. Used by block_reader, block_writer and eviction. Thread rule: pure functions and values.
+// A file of states (StoredKind) is the same with another magic: its layers are those with recurrent
+// states, after the block's last token. docs/kv_store.md has the header byte by byte. The file ends
+// with its last section. Every number in the header but the checksums follows from the layout and
+// the sizes of the summaries, so a header is accepted only if it has exactly these numbers:
+// encode_header(*decode_header(x).header) is x. Used by block_reader, block_writer and eviction.
+// Thread rule: pure functions and values.
 #pragma once
 
 #include <array>
@@ -31,11 +33,15 @@ inline constexpr uint64_t kSectionAlignment = 4096;
 inline constexpr size_t kMaxSummaries = 32;
 inline constexpr size_t kMaxSummaryName = 23;  // characters
 
-// The shape of a block: the same for all blocks of a fingerprint.
+// What a file holds of a block: KV of its tokens, or the recurrent states of a hybrid model after
+// them. A key may have a file of each.
+enum class StoredKind : uint8_t { kKv, kState };
+
+// The shape of a block, or of states: the same for all files of a fingerprint and kind.
 struct StoreLayout {
   int32_t block_tokens = 0;
   int32_t num_layers = 0;
-  uint64_t layer_bytes = 0;  // K and V of one layer
+  uint64_t layer_bytes = 0;  // K and V of one layer, or its state
 
   bool operator==(const StoreLayout&) const = default;
   uint64_t kv_bytes() const { return static_cast<uint64_t>(num_layers) * layer_bytes; }
@@ -69,9 +75,13 @@ struct SummarySection {
 // What all blocks of an engine have in common.
 struct StoreFormat {
   Fingerprint fingerprint;
-  StoreLayout layout;
+  StoreLayout layout;       // of KV
+  StoreLayout states = {};  // of states; without layers if the model has none
 
   bool operator==(const StoreFormat&) const = default;
+  const StoreLayout& layout_of(StoredKind kind) const {
+    return kind == StoredKind::kKv ? layout : states;
+  }
 };
 
 // Where a block is in which sequence of tokens. Equal keys mean equal tokens from position 0 on.
@@ -79,6 +89,7 @@ struct BlockPlace {
   StoreKey key;
   StoreKey parent;       // of the block before it, or root_key
   int64_t position = 0;  // of its first token; a multiple of block_tokens
+  StoredKind kind = StoredKind::kKv;
 
   bool operator==(const BlockPlace&) const = default;
 };
@@ -87,9 +98,10 @@ struct BlockHeader {
   StoreFormat format;
   BlockPlace place;
   FileSection tokens;
-  FileSection kv;
+  FileSection kv;  // or states
   std::vector<SummarySection> summaries;
 
+  const StoreLayout& layout() const { return format.layout_of(place.kind); }
   uint64_t file_bytes() const;
 };
 

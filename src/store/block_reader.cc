@@ -55,7 +55,7 @@ std::string BlockReader::open() {
     return fmt::format("header: the file has {} bytes, and it says {}", num_bytes_,
                        header_.file_bytes());
   }
-  tokens_.resize(static_cast<size_t>(header_.format.layout.block_tokens));
+  tokens_.resize(static_cast<size_t>(header_.layout().block_tokens));
   const std::span<std::byte> part = std::as_writable_bytes(std::span(tokens_));
   if (std::string fault = read_into("tokens", header_.tokens, {&part, 1}); !fault.empty()) {
     return fault;
@@ -69,7 +69,8 @@ std::string BlockReader::open() {
 std::string BlockReader::compare(const StoreFormat& format, const BlockPlace& place,
                                  std::span<const int32_t> tokens) const {
   if (header_.format.fingerprint != format.fingerprint) return "header: another fingerprint";
-  if (header_.format.layout != format.layout) return "header: another layout";
+  if (header_.place.kind != place.kind) return "header: another kind";
+  if (header_.layout() != format.layout_of(place.kind)) return "header: another layout";
   if (header_.place.key != place.key) return "header: another key";
   if (header_.place != place) return "header: another parent or position";
   if (!std::equal(tokens_.begin(), tokens_.end(), tokens.begin(), tokens.end())) {

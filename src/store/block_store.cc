@@ -66,6 +66,7 @@ BlockStore::BlockStore(BlockStoreOptions options)
 BlockStore::BlockStore(BlockStoreOptions options, StoreFiles& files)
     : options_(std::move(options)), files_(files), links_(files) {
   validate_layout(options_.format.layout);
+  if (options_.format.states.num_layers > 0) validate_layout(options_.format.states);
   if (options_.mode == StoreMode::kReadWrite) {
     open_for_writing();
   } else {
@@ -93,39 +94,42 @@ void BlockStore::make_root() {
   if (files_.make_folder({options_.dir, {}}) == 0) may_remove_from(options_.dir);
 }
 
-StorePath BlockStore::path_of(const StoreKey& key) const {
-  return block_path(options_.dir, options_.format.fingerprint, key);
+StorePath BlockStore::path_of(const BlockPlace& place) const {
+  return block_path(options_.dir, options_.format.fingerprint, place.key, place.kind);
 }
 
-void BlockStore::check_sizes(size_t num_tokens, size_t num_layers) const {
-  const StoreLayout& layout = options_.format.layout;
+void BlockStore::check_sizes(StoredKind kind, size_t num_tokens, size_t num_layers) const {
+  const StoreLayout& layout = options_.format.layout_of(kind);
   SLUICE_CHECK(num_tokens == static_cast<size_t>(layout.block_tokens) &&
                    num_layers == static_cast<size_t>(layout.num_layers),
                "a stored block with {} tokens and {} layers", num_tokens, num_layers);
 }
 
 // The file system is asked each time, since other processes write and evict.
-bool BlockStore::contains(const StoreKey& key) {
+bool BlockStore::contains(const StoreKey& key, StoredKind kind) {
   uint64_t num_bytes = 0;
-  return !is_known_bad(key) && files_.look(path_of(key), &num_bytes) == 0;
+  return !is_known_bad(key, kind) &&
+         files_.look(path_of({.key = key, .parent = {}, .kind = kind}), &num_bytes) == 0;
 }
 
 // No lock is held while bytes move, so reads and writes of many threads run at once.
 bool BlockStore::read(const BlockTarget& target) {
-  check_sizes(target.tokens.size(), target.layers.size());
+  check_sizes(target.place.kind, target.tokens.size(), target.layers.size());
   int fd = -1;
   uint64_t num_bytes = 0;
-  const bool is_bad = is_known_bad(target.place.key);
-  const int error = is_bad ? ENOENT : files_.open(path_of(target.place.key), &fd, &num_bytes);
+  const bool is_bad = is_known_bad(target.place.key, target.place.kind);
+  const int error = is_bad ? ENOENT : files_.open(path_of(target.place), &fd, &num_bytes);
   StoreFile file(files_, fd);
   std::string fault;
   if (error != 0 && blames_file(error)) fault = std::strerror(error);
   const bool is_hit = error == 0 && read_checked(file, num_bytes, target, &fault);
-  if (!fault.empty()) set_aside(target.place.key, fault);
+  if (!fault.empty()) set_aside(target.place, fault);
   // The time of use is a hint: a failure to set it changes the order of eviction alone.
   if (is_hit && options_.mode == StoreMode::kReadWrite) files_.touch(fd);
   const std::lock_guard lock(mutex_);
-  ++(is_hit ? stats_.num_hits : stats_.num_misses);
+  const bool is_block = target.place.kind == StoredKind::kKv;
+  if (is_block) ++(is_hit ? stats_.num_hits : stats_.num_misses);
+  if (!is_block && is_hit) ++stats_.num_states_read;
   if (is_hit) stats_.read_bytes += num_bytes;
   return is_hit;
 }
@@ -145,42 +149,44 @@ bool BlockStore::read_checked(StoreFile& file, uint64_t num_bytes, const BlockTa
 
 // Another process may have moved or evicted the file meanwhile, which is as good. What is no
 // regular file is not the store's, and stays.
-void BlockStore::set_aside(const StoreKey& key, const std::string& fault) {
+void BlockStore::set_aside(const BlockPlace& place, const std::string& fault) {
   bool is_moved = false;
   if (options_.mode == StoreMode::kReadWrite) {
-    const StorePath bad = bad_path(options_.dir, options_.format.fingerprint, key);
+    const StorePath bad =
+        bad_path(options_.dir, options_.format.fingerprint, place.key, place.kind);
     const bool has_folder = files_.make_folder({bad.dir, bad.inside.parent_path()}) == 0;
-    const int error = has_folder ? files_.rename(path_of(key), bad) : 0;
+    const int error = has_folder ? files_.rename(path_of(place), bad) : 0;
     is_moved = has_folder && (error == 0 || error == ENOENT);
   }
   bool is_first = false;
   {
     const std::lock_guard lock(mutex_);
     is_first = stats_.num_bad++ == 0;
-    if (!is_moved) bad_keys_.insert(key);
+    if (!is_moved) bad_files_.emplace(place.key, place.kind);
   }
   if (!is_first) return;
   warn(
       fmt::format("KV store: {}: {}; its tokens are computed instead, and further bad files are "
                   "only counted",
-                  path_of(key).whole().string(), fault));
+                  path_of(place).whole().string(), fault));
 }
 
-bool BlockStore::is_known_bad(const StoreKey& key) {
+bool BlockStore::is_known_bad(const StoreKey& key, StoredKind kind) {
   const std::lock_guard lock(mutex_);
-  return bad_keys_.contains(key);
+  return bad_files_.contains({key, kind});
 }
 
 // Two processes that miss the same block both write it; the second rename replaces equal bytes.
 WriteResult BlockStore::write(const BlockSource& source) {
-  check_sizes(source.tokens.size(), source.layers.size());
+  const BlockPlace& place = source.place;
+  check_sizes(place.kind, source.tokens.size(), source.layers.size());
   if (!is_writing_) return WriteResult::kOff;
   uint64_t num_bytes = 0;
-  const int found = files_.look(path_of(source.place.key), &num_bytes);
-  if (found == 0 && !is_known_bad(source.place.key)) return count(WriteResult::kPresent);
-  if (is_foreign(found)) return fail_write(source.place.key, EEXIST);
+  const int found = files_.look(path_of(place), &num_bytes);
+  if (found == 0 && !is_known_bad(place.key, place.kind)) return count(WriteResult::kPresent);
+  if (is_foreign(found)) return fail_write(place, EEXIST);
   num_bytes = block_file_bytes(options_.format, source);
-  if (!make_room(num_bytes, source.place)) return count(WriteResult::kNoRoom);
+  if (!make_room(num_bytes, place)) return count(WriteResult::kNoRoom);
   int error = 0;
   {
     TimedTransfer timed(write_rate_);
@@ -192,7 +198,7 @@ WriteResult BlockStore::write(const BlockSource& source) {
 
 // Folders are made when they are missing: the first time, and after they were removed.
 int BlockStore::write_file(const BlockSource& source) {
-  const StorePath path = path_of(source.place.key);
+  const StorePath path = path_of(source.place);
   const int error = write_block(files_, options_.format, source, temporary_path(path), path);
   if (error != ENOENT) return error;
   if (OpenFolder(path.dir).error() == ENOENT) make_root();
@@ -202,25 +208,28 @@ int BlockStore::write_file(const BlockSource& source) {
 
 // A block that failed gives its room back. Its link is known without reading the file again.
 WriteResult BlockStore::finish_write(int error, const BlockSource& source, uint64_t num_bytes) {
-  const StoreKey& key = source.place.key;
+  const BlockPlace& place = source.place;
   if (error != 0) {
     const std::lock_guard room(room_mutex_);
     known_bytes_ -= std::min(known_bytes_, num_bytes);
   }
-  if (error != 0) return fail_write(key, error);
-  links_.enter(options_.format.fingerprint.folder(), key,
-               {.parent = source.place.parent,
-                .position = source.place.position,
-                .block_tokens = options_.format.layout.block_tokens});
+  if (error != 0) return fail_write(place, error);
+  const bool is_block = place.kind == StoredKind::kKv;
+  if (is_block) {
+    links_.enter(options_.format.fingerprint.folder(), place.key,
+                 {.parent = place.parent,
+                  .position = place.position,
+                  .block_tokens = options_.format.layout.block_tokens});
+  }
   const std::lock_guard lock(mutex_);
-  bad_keys_.erase(key);  // the rename has replaced the bad file
-  ++stats_.num_written;
+  bad_files_.erase({place.key, place.kind});  // the rename has replaced the bad file
+  ++(is_block ? stats_.num_written : stats_.num_states_written);
   stats_.written_bytes += num_bytes;
   return WriteResult::kWritten;
 }
 
 // Of several threads whose fault turns writing off at once, one warns.
-WriteResult BlockStore::fail_write(const StoreKey& key, int error) {
+WriteResult BlockStore::fail_write(const BlockPlace& place, int error) {
   bool is_first = false;
   {
     const std::lock_guard lock(mutex_);
@@ -228,7 +237,7 @@ WriteResult BlockStore::fail_write(const StoreKey& key, int error) {
   }
   const bool goes_on = is_passing(error);
   if (goes_on ? is_first : is_writing_.exchange(false)) {
-    warn(fmt::format("KV store: cannot write {}: {}; {}", path_of(key).whole().string(),
+    warn(fmt::format("KV store: cannot write {}: {}; {}", path_of(place).whole().string(),
                      std::strerror(error),
                      goes_on ? "the block is skipped, and further ones are only counted"
                              : "blocks are read, but no more are written until the program starts "
@@ -244,17 +253,19 @@ WriteResult BlockStore::count(WriteResult result) {
   return result;
 }
 
-// Reserves bytes for a block that is about to be written. No request finds a block whose parent is
-// not stored, so it takes what is free, and evicts nothing.
+// Reserves bytes for a file that is about to be written. No request finds a block whose parent is
+// not stored, nor states whose block is not, so these take what is free, and evict nothing.
 bool BlockStore::make_room(uint64_t num_bytes, const BlockPlace& place) {
   const std::lock_guard room(room_mutex_);
   const auto has_room = [&] {
     return num_bytes <= options_.max_bytes && known_bytes_ <= options_.max_bytes - num_bytes;
   };
   const bool is_listing_old = bytes_since_listing_ >= options_.max_bytes / kListingShare;
-  const bool may_evict = place.position == 0 || contains(place.parent);
+  const bool is_block = place.kind == StoredKind::kKv;
+  const StoreKey& last_kept = is_block ? place.parent : place.key;
+  const bool may_evict = (is_block && place.position == 0) || contains(last_kept);
   const bool may_remove =
-      !may_evict || (has_room() && !is_listing_old) || clean(num_bytes, place.parent);
+      !may_evict || (has_room() && !is_listing_old) || clean(num_bytes, last_kept);
   if (!has_room() && !may_remove) warn_of_missing_marker();
   if (!has_room()) return false;
   known_bytes_ += num_bytes;
@@ -276,7 +287,7 @@ std::shared_ptr<const PinnedBlocks> BlockStore::pinned() const {
 
 // Lists the directory and evicts until `num_bytes` more fit. Changes nothing while another process
 // evicts. False if files may not be removed from the directory. REQUIRES: room_mutex_ is held.
-bool BlockStore::clean(uint64_t num_bytes, const StoreKey& parent) {
+bool BlockStore::clean(uint64_t num_bytes, const StoreKey& last_kept) {
   if (num_bytes > options_.max_bytes) return true;
   std::unique_lock<StoreLock> lock_of_dir(*lock_, std::try_to_lock);
   if (!lock_of_dir) return true;
@@ -287,7 +298,7 @@ bool BlockStore::clean(uint64_t num_bytes, const StoreKey& parent) {
                          {.dir = options_.dir,
                           .max_bytes = options_.max_bytes - num_bytes,
                           .extra_bytes = options_.max_bytes / kListingShare,
-                          .kept = KeptChain{options_.format.fingerprint.folder(), parent},
+                          .kept = KeptChain{options_.format.fingerprint.folder(), last_kept},
                           .pinned = pinned.get()});
   } catch (const Error&) {  // the directory was removed: write_file makes it again
   }

@@ -26,6 +26,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "store/block_file.h"
 #include "store/block_reader.h"
@@ -72,14 +73,16 @@ enum class WriteResult {
 };
 
 struct StoreStats {
-  int64_t num_hits = 0;
+  int64_t num_hits = 0;    // of blocks, as all that is not of states
   int64_t num_misses = 0;  // reads, bad files included
   int64_t num_bad = 0;
   int64_t num_written = 0;
   int64_t num_present = 0;
   int64_t num_no_room = 0;
   int64_t num_failed = 0;
-  int64_t num_evicted = 0;  // by this process
+  int64_t num_evicted = 0;  // blocks, by this process
+  int64_t num_states_read = 0;
+  int64_t num_states_written = 0;
   uint64_t read_bytes = 0;  // of files, for hits
   uint64_t written_bytes = 0;
   bool is_writing = false;
@@ -98,14 +101,16 @@ class BlockStore {
 
   // Whether there is a file for this key. A later read may still miss: files are evicted, and only
   // a read checks what is in one. Cost: one call of the system.
-  bool contains(const StoreKey& key);
+  bool contains(const StoreKey& key, StoredKind kind = StoredKind::kKv);
 
-  // Reads a block and marks it as used. After a miss (false) the targets' bytes are undefined.
-  // REQUIRES (checked): targets and tokens have the sizes of the layout.
+  // Reads a block, or the states after it, and marks the file as used. After a miss (false) the
+  // targets' bytes are undefined. REQUIRES (checked): targets and tokens have the sizes of the
+  // layout.
   bool read(const BlockTarget& target);
 
-  // Writes a block unless it is stored. Evicts others if there is no room, but none of the blocks
-  // before this one; and none at all for a block whose parent is not stored.
+  // Writes a block, or the states after it, unless they are stored. Evicts others if there is no
+  // room, but none of the blocks before this one; and none at all for a block whose parent is not
+  // stored, or states whose block is not.
   // REQUIRES (checked): sources and tokens have the sizes of the layout.
   WriteResult write(const BlockSource& source);
 
@@ -117,20 +122,20 @@ class BlockStore {
   StoreStats stats() const;
 
  private:
-  StorePath path_of(const StoreKey& key) const;
+  StorePath path_of(const BlockPlace& place) const;
   void open_for_writing();
   void make_root();
-  void check_sizes(size_t num_tokens, size_t num_layers) const;
+  void check_sizes(StoredKind kind, size_t num_tokens, size_t num_layers) const;
   bool read_checked(StoreFile& file, uint64_t num_bytes, const BlockTarget& target,
                     std::string* fault);
-  void set_aside(const StoreKey& key, const std::string& fault);
-  bool is_known_bad(const StoreKey& key);
+  void set_aside(const BlockPlace& place, const std::string& fault);
+  bool is_known_bad(const StoreKey& key, StoredKind kind);
   bool make_room(uint64_t num_bytes, const BlockPlace& place);
-  bool clean(uint64_t num_bytes, const StoreKey& parent);
+  bool clean(uint64_t num_bytes, const StoreKey& last_kept);
   std::shared_ptr<const PinnedBlocks> pinned() const;
   int write_file(const BlockSource& source);
   WriteResult finish_write(int error, const BlockSource& source, uint64_t num_bytes);
-  WriteResult fail_write(const StoreKey& key, int error);
+  WriteResult fail_write(const BlockPlace& place, int error);
   WriteResult count(WriteResult result);
   void warn_of_missing_marker();
   void warn(const std::string& text) const;
@@ -149,8 +154,9 @@ class BlockStore {
   uint64_t bytes_since_listing_ = 0;  // written, or about to be
 
   mutable std::mutex mutex_;
-  StoreStats stats_;                            // without rates
-  std::set<StoreKey> bad_keys_;                 // files that could not be moved away
+  StoreStats stats_;  // without rates
+  using BadFile = std::pair<StoreKey, StoredKind>;
+  std::set<BadFile> bad_files_;                 // files that could not be moved away
   std::shared_ptr<const PinnedBlocks> pinned_;  // null: none
 };
 

@@ -44,8 +44,9 @@ void hold(const std::optional<KeptChain>& kept, const Index& index, std::span<co
 std::vector<size_t> choose_evictions(std::span<const EvictionCandidate> blocks,
                                      uint64_t bytes_to_free, const std::optional<KeptChain>& kept) {
   Index index;
-  for (size_t i = 0; i < blocks.size(); ++i)
-    index.emplace(Name{blocks[i].folder, blocks[i].key}, i);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].kind == StoredKind::kKv) index.emplace(Name{blocks[i].folder, blocks[i].key}, i);
+  }
   const std::vector<size_t> parents = parents_of(blocks, index);
   std::vector<size_t> num_children(blocks.size());
   for (const size_t parent : parents) {

@@ -11,11 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "store/block_file.h"
 #include "store/store_key.h"
 
 namespace sluice {
 
-// A stored block of any fingerprint.
+// A stored block of any fingerprint, or the states after one, which go before it: its key is their
+// parent.
 struct EvictionCandidate {
   std::string folder;  // of its fingerprint
   StoreKey key;
@@ -23,6 +25,7 @@ struct EvictionCandidate {
   uint64_t num_bytes = 0;
   int64_t used_ns = 0;
   bool is_pinned = false;
+  StoredKind kind = StoredKind::kKv;
 };
 
 // Blocks of one fingerprint that a process has pinned.

@@ -40,20 +40,26 @@ class Remover {
   CleanResult* result_;
 };
 
-// Reads the headers of blocks that this process has not met; the others' links are remembered.
+// Reads the headers of blocks that this process has not met; the others' links are remembered. The
+// files follow each other as in the listing, blocks before states.
 std::vector<EvictionCandidate> candidates_of(const StoreListing& listing, LinkCache& links,
                                              const PinnedBlocks* pinned) {
   std::vector<EvictionCandidate> candidates;
-  for (const StoredFile& file : listing.blocks) {
-    const std::optional<BlockLink> link = links.find(file);
+  const auto add = [&](const StoredFile& file, const std::optional<StoreKey>& parent) {
     candidates.push_back({.folder = file.folder,
                           .key = file.key,
-                          .parent = link ? std::optional(link->parent) : std::nullopt,
+                          .parent = parent,
                           .num_bytes = file.num_bytes,
                           .used_ns = file.used_ns,
                           .is_pinned = pinned != nullptr && file.folder == pinned->folder &&
-                                       pinned->keys.contains(file.key)});
+                                       pinned->keys.contains(file.key),
+                          .kind = file.kind});
+  };
+  for (const StoredFile& file : listing.blocks) {
+    const std::optional<BlockLink> link = links.find(file);
+    add(file, link ? std::optional(link->parent) : std::nullopt);
   }
+  for (const StoredFile& file : listing.states) add(file, file.key);
   return candidates;
 }
 
@@ -117,7 +123,11 @@ CleanResult clean_store(StoreFiles& files, LinkCache& links, const CleanRequest&
   if (has_room || result.left_bytes <= goal) return result;
   const std::vector<size_t> chosen = choose_evictions(candidates_of(listing, links, request.pinned),
                                                       result.left_bytes - goal, request.kept);
-  for (const size_t i : chosen) remover.remove(listing.blocks[i], &result.num_removed_blocks);
+  for (const size_t i : chosen) {
+    const bool is_block = i < listing.blocks.size();
+    remover.remove(is_block ? listing.blocks[i] : listing.states[i - listing.blocks.size()],
+                   is_block ? &result.num_removed_blocks : &result.num_removed_states);
+  }
   return result;
 }
 

@@ -45,6 +45,7 @@ struct CleanRequest {
 
 struct CleanResult {
   int64_t num_removed_blocks = 0;
+  int64_t num_removed_states = 0;
   int64_t num_removed_others = 0;  // bad files, and those of writers that died
   uint64_t removed_bytes = 0;
   uint64_t left_bytes = 0;

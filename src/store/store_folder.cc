@@ -38,11 +38,22 @@ bool is_part_suffix(std::string_view text) {
          is_hex(text.substr(1, text.size() - 6), kFolderDigits);
 }
 
-// <fingerprint, 16 digits>-<key>.kv
+const char* suffix_of(StoredKind kind) { return kind == StoredKind::kKv ? ".kv" : ".state"; }
+
+// The kind of a file whose name ends like this behind the key.
+std::optional<StoredKind> kind_of(std::string_view suffix) {
+  for (const StoredKind kind : {StoredKind::kKv, StoredKind::kState}) {
+    if (suffix == suffix_of(kind)) return kind;
+  }
+  return std::nullopt;
+}
+
+// <fingerprint, 16 digits>-<key>.kv or .state
 bool is_bad_name(std::string_view name) {
-  return name.size() == kFolderDigits + 1 + 64 + 3 && is_hex(name.substr(0, kFolderDigits), 16) &&
-         name[kFolderDigits] == '-' && is_hex(name.substr(kFolderDigits + 1, 64), 64) &&
-         name.ends_with(".kv");
+  constexpr size_t kDigitsAt = kFolderDigits + 1, kSuffixAt = kDigitsAt + 64;
+  return name.size() > kSuffixAt && is_hex(name.substr(0, kFolderDigits), kFolderDigits) &&
+         name[kFolderDigits] == '-' && is_hex(name.substr(kDigitsAt, 64), 64) &&
+         kind_of(name.substr(kSuffixAt));
 }
 
 // Walks a directory and sorts what it finds; whatever has no list is foreign.
@@ -87,6 +98,9 @@ class Lister {
       const std::string suffix = key ? name.substr(64) : "";
       if (!key || !name.starts_with(keys)) return add_foreign(inside);
       if (suffix == ".kv") return add_file(files, inside, fingerprint, *key, &listing_.blocks);
+      if (suffix == ".state") {
+        return add_file(files, inside, fingerprint, *key, &listing_.states, StoredKind::kState);
+      }
       if (!is_part_suffix(suffix)) return add_foreign(inside);
       add_file(files, inside, fingerprint, std::nullopt, &listing_.parts);
     });
@@ -103,7 +117,8 @@ class Lister {
   }
 
   void add_file(const OpenFolder& folder, const fs::path& inside, const std::string& fingerprint,
-                std::optional<Digest> key, std::vector<StoredFile>* files) {
+                std::optional<Digest> key, std::vector<StoredFile>* files,
+                StoredKind kind = StoredKind::kKv) {
     struct stat status {};
     const int error = folder.look(inside.filename(), &status);
     if (error == ELOOP || error == EINVAL) add_foreign(inside);
@@ -113,7 +128,8 @@ class Lister {
          .folder = fingerprint,
          .key = {key.value_or(Digest{})},
          .num_bytes = static_cast<uint64_t>(status.st_size),
-         .used_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});
+         .used_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec,
+         .kind = kind});
   }
 
   void add_foreign(const fs::path& inside) {
@@ -132,13 +148,16 @@ bool has_marker(const OpenFolder& root) {
 }  // namespace
 
 // 256 folders for each fingerprint keep each of them small.
-StorePath block_path(const fs::path& dir, const Fingerprint& fingerprint, const StoreKey& key) {
+StorePath block_path(const fs::path& dir, const Fingerprint& fingerprint, const StoreKey& key,
+                     StoredKind kind) {
   const std::string hex = key.hex();
-  return {dir, fs::path(fingerprint.folder()) / hex.substr(0, 2) / (hex + ".kv")};
+  return {dir, fs::path(fingerprint.folder()) / hex.substr(0, 2) / (hex + suffix_of(kind))};
 }
 
-StorePath bad_path(const fs::path& dir, const Fingerprint& fingerprint, const StoreKey& key) {
-  return {dir, fs::path(kBadFolder) / fmt::format("{}-{}.kv", fingerprint.folder(), key.hex())};
+StorePath bad_path(const fs::path& dir, const Fingerprint& fingerprint, const StoreKey& key,
+                   StoredKind kind) {
+  return {dir, fs::path(kBadFolder) /
+                   fmt::format("{}-{}{}", fingerprint.folder(), key.hex(), suffix_of(kind))};
 }
 
 // Random, since process ids of several machines on one directory are not unique.
@@ -150,7 +169,7 @@ StorePath temporary_path(const StorePath& block) {
 
 uint64_t StoreListing::num_bytes() const {
   uint64_t sum = 0;
-  for (const auto* files : {&blocks, &bad, &parts}) {
+  for (const auto* files : {&blocks, &states, &bad, &parts}) {
     for (const StoredFile& file : *files) sum += file.num_bytes;
   }
   return sum;
@@ -163,10 +182,11 @@ StoreListing list_store(const fs::path& dir) {
          dir.string(), std::strerror(error));
   }
   StoreListing listing = std::move(lister.listing());
-  std::sort(listing.blocks.begin(), listing.blocks.end(),
-            [](const StoredFile& a, const StoredFile& b) {
-              return std::tie(a.folder, a.key) < std::tie(b.folder, b.key);
-            });
+  for (std::vector<StoredFile>* files : {&listing.blocks, &listing.states}) {
+    std::sort(files->begin(), files->end(), [](const StoredFile& a, const StoredFile& b) {
+      return std::tie(a.folder, a.key) < std::tie(b.folder, b.key);
+    });
+  }
   return listing;
 }
 
@@ -205,7 +225,9 @@ std::string check_stored_file(StoreFiles& files, const StoredFile& file) {
   const StoreFile opened(files, fd);
   BlockReader reader(files, fd, num_bytes);
   if (std::string fault = reader.open(); !fault.empty()) return fault;
-  if (reader.header().place.key != file.key) return "header: another key than the file's name";
+  const BlockPlace& place = reader.header().place;
+  if (place.key != file.key) return "header: another key than the file's name";
+  if (place.kind != file.kind) return "header: another kind than the file's name";
   if (reader.header().format.fingerprint.folder() != file.folder) {
     return "header: another fingerprint than the folder's";
   }
@@ -242,7 +264,7 @@ std::optional<BlockLink> LinkCache::find(const StoredFile& file) {
   if (!decoded.header) return std::nullopt;
   const BlockLink link = {.parent = decoded.header->place.parent,
                           .position = decoded.header->place.position,
-                          .block_tokens = decoded.header->format.layout.block_tokens};
+                          .block_tokens = decoded.header->layout().block_tokens};
   enter(file.folder, file.key, link);
   return link;
 }

@@ -3,8 +3,9 @@
 //   DIR/sluice-kv-store                            the marker: files may be removed here
 //   DIR/lock                                       held while blocks are evicted
 //   DIR/<fingerprint, 16 digits>/<key, 2 digits>/<key>.kv     a block
+//   DIR/<fingerprint, 16 digits>/<key, 2 digits>/<key>.state  the states after it
 //   DIR/<fingerprint, 16 digits>/<key, 2 digits>/<key>.<random>.part   one that is written
-//   DIR/bad/<fingerprint, 16 digits>-<key>.kv      files that failed a check
+//   DIR/bad/<fingerprint, 16 digits>-<key>.kv, .state         files that failed a check
 //
 // Used by block_store and by `sluice store`. Other programs may add and remove files at any time,
 // so what a list has may be gone when it is used. Everything else is foreign, and is left alone:
@@ -20,15 +21,16 @@
 #include <string>
 #include <vector>
 
+#include "store/block_file.h"
 #include "store/store_files.h"
 #include "store/store_key.h"
 
 namespace sluice {
 
 StorePath block_path(const std::filesystem::path& dir, const Fingerprint& fingerprint,
-                     const StoreKey& key);
+                     const StoreKey& key, StoredKind kind = StoredKind::kKv);
 StorePath bad_path(const std::filesystem::path& dir, const Fingerprint& fingerprint,
-                   const StoreKey& key);
+                   const StoreKey& key, StoredKind kind = StoredKind::kKv);
 // Another name with each call, beside `block`.
 StorePath temporary_path(const StorePath& block);
 
@@ -39,10 +41,12 @@ struct StoredFile {
   StoreKey key;
   uint64_t num_bytes = 0;
   int64_t used_ns = 0;  // last use, in nanoseconds of the file system's clock
+  StoredKind kind = StoredKind::kKv;
 };
 
 struct StoreListing {
   std::vector<StoredFile> blocks;  // sorted by folder and key
+  std::vector<StoredFile> states;  // likewise
   std::vector<StoredFile> bad;     // without key
   std::vector<StoredFile> parts;   // of writers that are at work or have died; without key
 
@@ -50,7 +54,7 @@ struct StoreListing {
   // file systems begin, does not count.
   std::optional<std::filesystem::path> foreign;
 
-  uint64_t num_bytes() const;  // of all three lists
+  uint64_t num_bytes() const;  // of all lists
 };
 
 // Lists a directory. What cannot be read is left out.

@@ -35,12 +35,18 @@ void StoreReader::submit(StoreRead read) {
       {.run = [this, job] { read_now(store_, *job); }, .drop = [job] { job->on_done(false, {}); }});
 }
 
+// No sequence goes on from KV without states.
+size_t StoreReader::count_now(std::span<const StoreKey> chain) {
+  const auto is_stored = [&](const StoreKey& key) { return store_.contains(key); };
+  const auto end = std::partition_point(chain.begin(), chain.end(), is_stored);
+  auto count = static_cast<size_t>(end - chain.begin());
+  if (store_.format().states.num_layers == 0) return count;
+  while (count > 0 && !store_.contains(chain[count - 1], StoredKind::kState)) --count;
+  return count;
+}
+
 void StoreReader::count(std::vector<StoreKey> chain, std::function<void(size_t)> on_done) {
-  const auto job = [this, chain = std::move(chain), on_done] {
-    const auto is_stored = [&](const StoreKey& key) { return store_.contains(key); };
-    const auto end = std::partition_point(chain.begin(), chain.end(), is_stored);
-    on_done(static_cast<size_t>(end - chain.begin()));
-  };
+  const auto job = [this, chain = std::move(chain), on_done] { on_done(count_now(chain)); };
   counts_.push({.run = job, .drop = [on_done] { on_done(0); }});
 }
 

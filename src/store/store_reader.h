@@ -42,13 +42,16 @@ class StoreReader {
   void submit(StoreRead read);
   // Counts how many of the first keys of a chain are stored, on a thread that reads do not keep
   // waiting, and passes the number to `on_done`, which is called once. Blocks are evicted from a
-  // chain's end, so this looks at a few keys alone; a gap is found by reading.
+  // chain's end, so this looks at a few keys alone; a gap is found by reading. Of a model with
+  // states they are counted up to the last that has states, too.
   void count(std::vector<StoreKey> chain, std::function<void(size_t)> on_done);
   // Waits until no read waits or runs; false if that takes longer than `limit`.
   bool wait(std::chrono::nanoseconds limit) { return queue_.wait_idle(limit); }
   size_t num_waiting() const { return queue_.num_waiting(); }
 
  private:
+  size_t count_now(std::span<const StoreKey> chain);
+
   BlockStore& store_;
   // Last: their threads use the store.
   JobQueue queue_;

@@ -168,8 +168,9 @@ TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
   };
   const std::regex assignment("\\b(?:engine|options)(?:\\.|->)([a-z_.]+) = ");
   std::set<std::string> fields;
-  for (const char* header : {"engine_options.h", "kv_options.h", "sparse_options.h",
-                             "speculative_options.h", "kv_store_options.h"}) {
+  for (const char* header :
+       {"engine_options.h", "kv_options.h", "sparse_options.h", "speculative_options.h",
+        "kv_store_options.h", "state_cache_options.h"}) {
     std::ifstream file(testing::source_dir() / "include/sluice" / header);
     const std::regex member("^  [\\w:<>, ]+[ >](\\w+)( = [^;]*)?;.*$");
     std::smatch match;

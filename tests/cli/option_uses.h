@@ -94,7 +94,9 @@ inline const std::map<std::string, std::vector<Witness>> kWitnesses = {
      {{{"--kv-store", "s"}},
       {{"--kv-store-bytes", "1G"}, {"--kv-store", "s"}},
       {{"--kv-store-mode", "read-only"}, {"--kv-store", "s"}},
-      {{"--kv-store-min-tokens", "0"}, {"--kv-store", "s"}}}},
+      {{"--kv-store-min-tokens", "0"}, {"--kv-store", "s"}},
+      {{"--state-cache-bytes", "1G"}},
+      {{"--state-snapshot-tokens", "4K"}}}},
     {"seed", {{{"--seed", "3"}}}},
 };
 
@@ -129,7 +131,7 @@ inline std::set<std::string> engine_option_names() {
     for (const auto& row : rows) names.insert(long_option(row.facts));
   };
   add(kEngineOptionRows), add(kKvOptionRows), add(kKvOffloadRows), add(kSparseOptionRows);
-  add(kSpeculativeRows), add(kKvStoreRows);
+  add(kSpeculativeRows), add(kKvStoreRows), add(kStateCacheRows);
   return names;
 }
 

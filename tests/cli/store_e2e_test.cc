@@ -75,6 +75,31 @@ TEST(StoreFromOutside, VerifyFindsDamage) {
   EXPECT_TRUE(fs::exists(damaged)) << "verify moves nothing";
 }
 
+// States of a hybrid, beside the blocks of its document.
+TEST(StoreFromOutside, StatesAreCountedAndChecked) {
+  const TempDir dir;
+  StoreFormat format = test_format("hybrid");
+  format.states = {.block_tokens = 16, .num_layers = 1, .layer_bytes = 3000};
+  TestBlock states = make_chain(format, 1, 2)[1];
+  {
+    BlockStore store(test_options(dir.path(), format));
+    for (const TestBlock& block : make_chain(format, 1, 2)) write_test_block(store, block);
+    states.layout = format.states;
+    states.place.kind = StoredKind::kState;
+    write_test_block(store, states);
+  }
+  const std::string path = dir.path().string();
+  EXPECT_EQ(json_of({"store", "list", path}).at("fingerprints")[0].at("states"), 1);
+  EXPECT_EQ(run_sluice({"store", "verify", path}).out, "2 blocks, 1 states, 32.8 KiB: 0 damaged\n");
+  const fs::path file =
+      block_path(dir.path(), format.fingerprint, states.place.key, StoredKind::kState).whole();
+  std::fstream(file, std::ios::in | std::ios::out).seekp(9000).put('x').put('y').put('z');
+  EXPECT_EQ(run_sluice({"store", "verify", path}).exit_code, 1);
+  const Json removed = json_of({"store", "prune", path, "--max-bytes", "23K"});
+  EXPECT_EQ(removed.at("removed_states"), 1);
+  EXPECT_EQ(removed.at("removed_blocks"), 0);
+}
+
 TEST(StoreFromOutside, PruneRemovesWhatIsAskedFor) {
   const FilledStore store;
   const fs::path block = store.path("second", 1, 0);

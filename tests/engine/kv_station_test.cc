@@ -65,9 +65,10 @@ class KvStationTest : public ::testing::Test {
   }
 
   void make(int32_t num_blocks, bool caches = false) {
-    kv_ = std::make_unique<KvStation>(
-        options(num_blocks, caches), follower_,
-        [this](BlockManager&) { return std::make_unique<RecordingBacking>(events_); });
+    kv_ = std::make_unique<KvStation>(options(num_blocks, caches), follower_,
+                                      [this](BlockManager&, StateSnapshots&) {
+                                        return std::make_unique<RecordingBacking>(events_);
+                                      });
   }
 
   Sequence sequence(int64_t id, int64_t num_tokens) {

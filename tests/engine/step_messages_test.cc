@@ -66,7 +66,7 @@ class Replay {
  private:
   void replay(const StepMessage& message, std::vector<int32_t>& tokens) {
     Rank& rank = second_->rank();
-    mirror_.apply(message, rank.residency());
+    mirror_.apply(message, rank.follower());
     const std::vector<float> logits = rank.runner().replay({.message = message, .tables = mirror_});
     const auto vocab_size = static_cast<size_t>(second_->config().vocab_size);
     ASSERT_EQ(logits.size(), static_cast<size_t>(message.num_sampled()) * vocab_size);
@@ -148,6 +148,8 @@ TEST(StepMessages, ReplayHasTheSameBits) {
   few.kv.cache_bytes = 26 * testing::kBlockBytes;
   few.max_model_len = 300;
   EXPECT_GT(run(few, "preempted"), 0);
+  // States go to snapshots of the rank's own, and come from there.
+  run(tiny_options("qwen35-hybrid-nested"), "hybrid");
   EngineOptions drafts = speculative(SpeculativeMethod::kSparse, 4);
   run(drafts, "sparse drafts");
   run(offloaded(drafts, KvOffload::kChunked, 16), "sparse drafts, chunked");

@@ -37,7 +37,7 @@ void read_block(sluice::BlockReader& reader, std::span<const std::byte> file) {
   const sluice::BlockHeader& header = reader.header();
   std::vector<std::byte> kv(header.kv.num_bytes);
   std::vector<std::span<std::byte>> layers;
-  const auto layer_bytes = static_cast<size_t>(header.format.layout.layer_bytes);
+  const auto layer_bytes = static_cast<size_t>(header.layout().layer_bytes);
   for (size_t at = 0; at < kv.size(); at += layer_bytes) {
     layers.push_back(std::span(kv).subspan(at, layer_bytes));
   }
@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   parse(file);
   auto decoded = sluice::decode_header(file);
   if (!decoded.header || decoded.header->file_bytes() != size) return 0;
-  std::vector<int32_t> tokens(static_cast<size_t>(decoded.header->format.layout.block_tokens));
+  std::vector<int32_t> tokens(static_cast<size_t>(decoded.header->layout().block_tokens));
   const auto stored =
       std::span(file).subspan(decoded.header->tokens.offset, decoded.header->tokens.num_bytes);
   std::memcpy(tokens.data(), stored.data(), stored.size());

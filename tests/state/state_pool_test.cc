@@ -19,7 +19,7 @@ class StatePoolTest : public ::testing::Test {
  protected:
   std::unique_ptr<Device> device_ = make_device("cpu", {.num_threads = 1});
   std::unique_ptr<Stream> stream_ = device_->make_stream({.name = "test", .num_threads = 1});
-  StatePool pool_{kLayout, /*num_seats=*/3, *device_, *stream_};
+  StatePool pool_{kLayout, {.num_seats = 3, .num_snapshots = 2}, *device_, *stream_};
 
   void TearDown() override { stream_->synchronize(); }  // the stream may still write the memory
 };
@@ -31,6 +31,8 @@ TEST_F(StatePoolTest, TakesWhatItSays) {
   EXPECT_EQ(StatePool::device_bytes(kLayout, 3), 2 * 3 * 3 * layer_bytes);
   EXPECT_EQ(device_->allocated_bytes(MemoryKind::kDevice), StatePool::device_bytes(kLayout, 3));
   EXPECT_EQ(StatePool::device_bytes({}, 3), 0u);
+  EXPECT_EQ(device_->allocated_bytes(MemoryKind::kPinned), 2 * kLayout.slot_bytes());
+  EXPECT_EQ(StatePool::pinned_bytes(kLayout, 2), 2 * kLayout.slot_bytes());
 }
 
 TEST_F(StatePoolTest, ACommitSwapsTheSlots) {
@@ -89,6 +91,35 @@ TEST_F(StatePoolTest, PositionsAreChecked) {
   EXPECT_DEATH(pool_.begin(id, 4, 1), "sequence 7 is at position 4, its state at 5");
   pool_.release(id);
   pool_.begin(id, 0, 1);  // computed again from the first token on
+}
+
+// The bytes of the slot that the next pass reads or writes.
+std::byte* bytes_of(const StatePool& pool, int32_t slot) {
+  const DeltaStates first = pool.layer(0);
+  return first.base + static_cast<size_t>(slot) * first.slot_bytes;
+}
+
+TEST_F(StatePoolTest, ASnapshotIsTheCommittedStateAndGoesToAnySequence) {
+  const SequenceId one(1), two(2);
+  const StateSlots slots = pool_.begin(one, 0, 5);
+  std::memset(bytes_of(pool_, slots.write), 1, kLayout.slot_bytes());
+  pool_.committed(one, 5);
+  pool_.save(one, SnapshotId(1));
+  // The next pass is enqueued after the copy, and changes nothing of it.
+  pool_.settle();
+  std::memset(bytes_of(pool_, pool_.begin(one, 5, 1).write), 2, kLayout.slot_bytes());
+  EXPECT_EQ(pool_.snapshot(SnapshotId(1)).size(), kLayout.slot_bytes());
+  EXPECT_EQ(pool_.snapshot(SnapshotId(1)).back(), std::byte{1});
+  pool_.restore(two, SnapshotId(1), 5);
+  const StateSlots other = pool_.begin(two, 5, 3);
+  pool_.settle();
+  EXPECT_EQ(std::memcmp(bytes_of(pool_, other.read), pool_.snapshot(SnapshotId(1)).data(),
+                        kLayout.slot_bytes()),
+            0);
+  pool_.committed(two, 8);
+  EXPECT_DEATH(pool_.restore(two, SnapshotId(1), 5), "sequence 2 is at position 8");
+  EXPECT_DEATH(pool_.save(SequenceId(3), SnapshotId(0)), "sequence 3 has no state yet");
+  EXPECT_DEATH(pool_.snapshot(SnapshotId(2)), "snapshot 2");
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ void declare(OptionSet& set, RunCommand* run) {
   declare_timeline(set, &run->engine);
   declare_sampling(set, run);
   declare_engine(set, &run->engine);
-  declare_kv_store(set, &run->engine);
+  declare_kept(set, &run->engine);
   declare_gpu_lock(set, &run->gpu_lock);
 }
 
@@ -206,7 +206,7 @@ void declare(OptionSet& set, ServeCommand* serve) {
   set.set_flag("-v,--verbose", "say what was chosen", &serve->verbose);
   declare_seed(set, &serve->engine);
   declare_engine(set, &serve->engine);
-  declare_kv_store(set, &serve->engine);
+  declare_kept(set, &serve->engine);
   declare_gpu_lock(set, &serve->gpu_lock);
 }
 
@@ -259,7 +259,7 @@ void declare(OptionSet& set, InspectCommand* inspect) {
   set.group("Output");
   set.set_flag("--json", "print JSON", &inspect->json);
   declare_engine(set, &inspect->engine);
-  declare_kv_store(set, &inspect->engine);
+  declare_kept(set, &inspect->engine);
 }
 
 void declare(OptionSet& set, TraceCommand* trace) {

@@ -38,9 +38,11 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   add_options(set, kKvOffloadRows, &engine->kv);
 }
 
-void declare_kv_store(OptionSet& set, EngineOptions* engine) {
+void declare_kept(OptionSet& set, EngineOptions* engine) {
   set.group("KV store (docs/kv_store.md)");
   add_options(set, kKvStoreRows, &engine->kv_store);
+  set.group("States of hybrid models (docs/models.md)");
+  add_options(set, kStateCacheRows, &engine->state_cache);
 }
 
 void declare_gpu_lock(OptionSet& set, bool* gpu_lock) {

@@ -35,6 +35,7 @@ std::filesystem::path require_store(const std::string& dir) {
 // The blocks of one fingerprint.
 struct FolderSummary {
   int64_t num_blocks = 0;
+  int64_t num_states = 0;      // of hybrid models
   int64_t num_tokens = 0;      // of all blocks with a readable header
   int64_t longest_tokens = 0;  // from position 0 to the end of the last block
   uint64_t num_bytes = 0;
@@ -64,6 +65,11 @@ std::map<std::string, FolderSummary> summarise(const StoreListing& listing) {
     if (interrupted()) throw Interrupted();
     add_block(file, links.find(file), &folders[file.folder]);
   }
+  for (const StoredFile& file : listing.states) {
+    FolderSummary& folder = folders[file.folder];
+    ++folder.num_states;
+    folder.num_bytes += file.num_bytes;
+  }
   return folders;
 }
 
@@ -71,6 +77,13 @@ uint64_t bytes_of(const std::vector<StoredFile>& files) {
   uint64_t sum = 0;
   for (const StoredFile& file : files) sum += file.num_bytes;
   return sum;
+}
+
+// "7 blocks", or "7 blocks, 2 states".
+template <typename Count>
+std::string count_text(Count num_blocks, Count num_states) {
+  const std::string states = num_states > 0 ? fmt::format(", {} states", num_states) : "";
+  return fmt::format("{} blocks{}", num_blocks, states);
 }
 
 // 0 for times of another machine whose clock is ahead.
@@ -89,6 +102,7 @@ nlohmann::ordered_json listing_json(const StoreListing& listing,
   for (const auto& [name, folder] : folders) {
     rows.push_back({{"fingerprint", name},
                     {"blocks", folder.num_blocks},
+                    {"states", folder.num_states},
                     {"tokens", folder.num_tokens},
                     {"longest_tokens", folder.longest_tokens},
                     {"bytes", folder.num_bytes},
@@ -106,10 +120,12 @@ nlohmann::ordered_json listing_json(const StoreListing& listing,
 // For people: one row for each fingerprint, then what prune would remove.
 std::string listing_text(const StoreListing& listing,
                          const std::map<std::string, FolderSummary>& folders) {
-  Table table({"fingerprint", "blocks", "tokens", "longest", "size", "last used", "first used"});
+  Table table(
+      {"fingerprint", "blocks", "states", "tokens", "longest", "size", "last used", "first used"});
   for (const auto& [name, folder] : folders) {
-    table.add({name, std::to_string(folder.num_blocks), format_tokens(folder.num_tokens),
-               format_tokens(folder.longest_tokens), format_size(folder.num_bytes),
+    table.add({name, std::to_string(folder.num_blocks), std::to_string(folder.num_states),
+               format_tokens(folder.num_tokens), format_tokens(folder.longest_tokens),
+               format_size(folder.num_bytes),
                format_seconds(seconds_since(folder.newest_ns)) + " ago",
                format_seconds(seconds_since(folder.oldest_ns)) + " ago"});
   }
@@ -130,14 +146,21 @@ struct DamagedFile {
   std::string fault;
 };
 
-// Reads all blocks. One that is evicted meanwhile is no damage.
-std::vector<DamagedFile> check_blocks(const StoreListing& listing) {
+// Blocks and states.
+std::vector<StoredFile> whole_files(const StoreListing& listing) {
+  std::vector<StoredFile> files = listing.blocks;
+  files.insert(files.end(), listing.states.begin(), listing.states.end());
+  return files;
+}
+
+// Reads all of them. One that is evicted meanwhile is no damage.
+std::vector<DamagedFile> check_files(const std::vector<StoredFile>& stored) {
   StoreFiles files;
   ProgressLine progress("checking stored KV");
   std::vector<DamagedFile> damaged;
-  const double total = std::max(1.0, static_cast<double>(bytes_of(listing.blocks)));
+  const double total = std::max(1.0, static_cast<double>(bytes_of(stored)));
   double done = 0;
-  for (const StoredFile& file : listing.blocks) {
+  for (const StoredFile& file : stored) {
     if (interrupted()) throw Interrupted();
     progress.update(done / total);
     std::string fault = check_stored_file(files, file);
@@ -164,21 +187,24 @@ int store_list(const StoreListCommand& command) {
 // Damaged files stay where they are: the next program that asks for one moves it away.
 int store_verify(const StoreVerifyCommand& command) {
   const StoreListing listing = list_store(require_store(command.dir));
-  const std::vector<DamagedFile> damaged = check_blocks(listing);
+  const std::vector<StoredFile> stored = whole_files(listing);
+  const std::vector<DamagedFile> damaged = check_files(stored);
   if (command.json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const DamagedFile& file : damaged) {
       rows.push_back({{"path", file.path}, {"fault", file.fault}});
     }
     write_result(json_text({{"blocks", listing.blocks.size()},
-                            {"bytes", bytes_of(listing.blocks)},
+                            {"states", listing.states.size()},
+                            {"bytes", bytes_of(stored)},
                             {"damaged", std::move(rows)}},
                            1));
   } else {
     std::string text;
     for (const DamagedFile& file : damaged) text += fmt::format("{}: {}\n", file.path, file.fault);
-    write_result(text + fmt::format("{} blocks, {}: {} damaged\n", listing.blocks.size(),
-                                    format_size(bytes_of(listing.blocks)), damaged.size()));
+    write_result(text + fmt::format("{}, {}: {} damaged\n",
+                                    count_text(listing.blocks.size(), listing.states.size()),
+                                    format_size(bytes_of(stored)), damaged.size()));
   }
   return damaged.empty() ? kExitOk : kExitFailure;
 }
@@ -204,14 +230,16 @@ int store_prune(const StorePruneCommand& command) {
                    .removes_all_bad = true});
   if (command.json) {
     write_result(json_text({{"removed_blocks", result.num_removed_blocks},
+                            {"removed_states", result.num_removed_states},
                             {"removed_other_files", result.num_removed_others},
                             {"removed_bytes", result.removed_bytes},
                             {"bytes", result.left_bytes}},
                            1));
   } else {
-    write_result(fmt::format("removed {} blocks and {} other files, {}; {} left\n",
-                             result.num_removed_blocks, result.num_removed_others,
-                             format_size(result.removed_bytes), format_size(result.left_bytes)));
+    write_result(fmt::format("removed {} and {} other files, {}; {} left\n",
+                             count_text(result.num_removed_blocks, result.num_removed_states),
+                             result.num_removed_others, format_size(result.removed_bytes),
+                             format_size(result.left_bytes)));
   }
   return kExitOk;
 }

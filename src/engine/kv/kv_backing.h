@@ -36,6 +36,8 @@ class KvBacking {
   virtual void release(Sequence& /*sequence*/) {}
   // Rows of a sequence were committed.
   virtual void committed(Sequence& /*sequence*/, PassKind /*kind*/) {}
+  // A snapshot was taken after a prefix that ends with the sequence's newest full block.
+  virtual void state_saved(const Sequence& /*sequence*/, int64_t /*prefix*/) {}
   // A block's contents are gone.
   virtual void forget(BlockId /*id*/) {}
 

@@ -25,21 +25,28 @@ int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 :
 KvStation::KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing)
     : has_states_(options.has_states),
       follower_(follower),
-      blocks_(with_discard(options.blocks)),
-      backing_(make_backing ? make_backing(blocks_) : std::make_unique<KvBacking>()),
+      blocks_(with_functions(options)),
+      snapshots_(options.snapshots, blocks_, follower),
+      backing_(make_backing ? make_backing(blocks_, snapshots_) : std::make_unique<KvBacking>()),
       pins_({.blocks = blocks_,
              .store = *backing_,
              .max_blocks = options.max_pinned_blocks,
              .block_bytes = options.block_bytes,
              .on_host = options.on_host,
-             .has_states = options.has_states}) {}
+             .snapshots = options.has_states ? &snapshots_ : nullptr,
+             .snapshot_bytes = options.snapshot_bytes}) {}
 
-BlockManagerOptions KvStation::with_discard(BlockManagerOptions options) {
-  options.on_discard = [this](BlockId id) {
+// A model with states finds nothing without snapshots.
+BlockManagerOptions KvStation::with_functions(const Options& options) {
+  BlockManagerOptions blocks = options.blocks;
+  blocks.on_discard = [this](BlockId id) {
     follower_.discard(id);
     backing_->forget(id);
   };
-  return options;
+  if (!options.has_states) return blocks;
+  blocks.resumes_after = [this](int64_t prefix) { return snapshots_.contains(prefix); };
+  blocks.on_forgotten = [this](int64_t prefix) { snapshots_.forgotten(prefix); };
+  return blocks;
 }
 
 PrefixMatch KvStation::match(const Sequence& sequence) const {
@@ -53,6 +60,7 @@ bool KvStation::begin(Sequence& sequence, int64_t num_new_tokens) {
   }
   begun_.emplace(sequence.id, &sequence.kv);
   sequence.set_cached();
+  snapshots_.begun(sequence);
   backing_->begin(sequence);
   return true;
 }
@@ -99,15 +107,14 @@ int64_t KvStation::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
 void KvStation::commit(Sequence& sequence, PassKind kind, int64_t num_rows) {
   blocks_.commit(sequence.kv, sequence.tokens, num_rows);
   tell_committed(sequence);
+  const int64_t saved = snapshots_.committed(sequence, kind);
   backing_->committed(sequence, kind);
+  if (saved != 0) backing_->state_saved(sequence, saved);
   sequence.set_prompt_done(sequence.kv.num_tokens());
 }
 
 void KvStation::tell_committed(const Sequence& sequence) {
-  const int32_t num_sealed = sequence.kv.num_sealed_blocks();
-  follower_.committed(
-      sequence.id, sequence.kv.num_tokens(),
-      num_sealed > 0 ? sequence.kv.blocks()[static_cast<size_t>(num_sealed - 1)].id : BlockId());
+  follower_.committed(sequence.id, sequence.kv.num_tokens(), sequence.kv.newest_full());
 }
 
 void KvStation::drop_drafts(Sequence& sequence) {
@@ -120,8 +127,11 @@ void KvStation::ended(const Sequence& sequence) {
     pins_.keep(sequence.stored.pin, sequence.kv, sequence.num_prompt_tokens);
 }
 
-// Everything keyed by the sequence is dropped before its blocks become free.
+// Everything keyed by the sequence is dropped before its blocks become free. The state of its last
+// block stays, since no further one replaces it.
 void KvStation::release(Sequence& sequence) {
+  const int64_t last = std::exchange(sequence.states.newest_decoded, 0);
+  if (last != 0 && snapshots_.contains(last)) backing_->state_saved(sequence, last);
   follower_.release(sequence.id);
   backing_->release(sequence);
   blocks_.release(sequence.kv);

@@ -1,5 +1,6 @@
 // KvStation: the blocks of all sequences. One call for each event of their life, which reaches the
-// block tables, the memory of blocks, the KV store and the pins in the order that they need.
+// block tables, the memory of blocks, the snapshots of states, the KV store and the pins in the
+// order that they need.
 //
 // Owned by LlmEngine; the scheduler begins, reserves and releases, the engine commits. The memory
 // is behind KvFollower and the store behind KvBacking: both may be absent (null objects). Thread
@@ -13,6 +14,7 @@
 
 #include "engine/kv/kv_backing.h"
 #include "engine/kv/pins.h"
+#include "engine/kv/state_snapshots.h"
 #include "engine/sequence.h"
 #include "kv/block_manager.h"
 #include "kv/kv_follower.h"
@@ -23,14 +25,17 @@ namespace sluice {
 class KvStation final : public KvTables {
  public:
   struct Options {
-    BlockManagerOptions blocks;     // on_discard is the station's own
+    BlockManagerOptions blocks;     // its functions are the station's own
     int64_t max_pinned_blocks = 0;  // that pins may hold
     int64_t block_bytes = 0;        // all layers
     bool on_host = false;           // where blocks are
     bool has_states = false;        // sequences have recurrent states beside KV
+    SnapshotSizes snapshots;        // of these
+    int64_t snapshot_bytes = 0;     // of each
   };
-  // Makes the KV store over the station's blocks; empty: none.
-  using MakeBacking = std::function<std::unique_ptr<KvBacking>(BlockManager& blocks)>;
+  // Makes the KV store over the station's blocks and snapshots; empty: none.
+  using MakeBacking =
+      std::function<std::unique_ptr<KvBacking>(BlockManager& blocks, StateSnapshots& snapshots)>;
   // REQUIRES: the follower outlives the station. Errors: those of `make_backing`.
   KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing = {});
   KvStation(const KvStation&) = delete;
@@ -40,6 +45,13 @@ class KvStation final : public KvTables {
 
   // How much of the sequence's tokens is cached; nothing of a prompt whose tokens need scores.
   PrefixMatch match(const Sequence& sequence) const;
+  // As of StateSnapshots; without snapshots the sequence's number of tokens, and nothing.
+  int64_t next_border(const Sequence& sequence, int64_t num_done) const {
+    return snapshots_.next_border(sequence, num_done);
+  }
+  void want_snapshot(Sequence& sequence, int64_t num_tokens) const {
+    snapshots_.want(sequence, num_tokens);
+  }
   // Gives it the cached blocks of its tokens and reserves blocks for `num_new_tokens` more. All or
   // nothing: false, with nothing changed, when there are not enough free blocks. It may load from
   // the store afterwards (StoreSlot::is_loading): then it gets no rows until that is cleared.
@@ -78,16 +90,18 @@ class KvStation final : public KvTables {
 
   const BlockManager& blocks() const { return blocks_; }
   const KvBacking& store() const { return *backing_; }
+  const StateSnapshots& snapshots() const { return snapshots_; }
   Pins& pins() { return pins_; }
   const Pins& pins() const { return pins_; }
 
  private:
   void tell_committed(const Sequence& sequence);
-  BlockManagerOptions with_discard(BlockManagerOptions options);
+  BlockManagerOptions with_functions(const Options& options);
 
   const bool has_states_;
   KvFollower& follower_;
   BlockManager blocks_;
+  StateSnapshots snapshots_;
   std::unordered_map<SequenceId, const SequenceKv*> begun_;
   std::unique_ptr<KvBacking> backing_;  // never null
   Pins pins_;

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "engine/kv/kv_backing.h"
+#include "engine/kv/state_snapshots.h"
 
 namespace sluice {
 
@@ -16,12 +17,7 @@ void Pins::check_room(const std::string& name, int64_t num_prompt_tokens) const 
         "begin with '.'",
         name.substr(0, kMaxPinName), kMaxPinName);
   }
-  if (parts_.has_states) {
-    fail(ErrorCode::kUnsupported,
-         "pin '{}' would hold KV, which does not restore the recurrent states of this model; send "
-         "the whole prompt with each request",
-         name);
-  }
+  if (parts_.snapshots != nullptr) check_snapshots(name);
   const int64_t num_blocks = num_prompt_tokens / parts_.blocks.block_tokens();
   const int64_t num_left = parts_.max_blocks - num_held_;
   if (parts_.store.writes() || num_blocks <= num_left) return;
@@ -29,6 +25,19 @@ void Pins::check_room(const std::string& name, int64_t num_prompt_tokens) const 
        "pin '{}' needs {} KV blocks, and {} of {} are left for pins beside one longest request; "
        "delete a pin, lower max_model_len, give KV more memory, or use a kv_store",
        name, num_blocks, num_left, parts_.max_blocks);
+}
+
+// Half of the places are for requests.
+int32_t Pins::most_states() const { return (parts_.snapshots->table().num_places() + 1) / 2; }
+
+void Pins::check_snapshots(const std::string& name) const {
+  const int32_t most = most_states();
+  if (parts_.store.writes() || num_held_states_ < most) return;
+  fail(
+      ErrorCode::kDoesNotFit,
+      "pin '{}' needs a snapshot of states, and pins hold {} of {} that they may; delete a pin, or "
+      "raise state_cache_bytes",
+      name, num_held_states_.load(), most);
 }
 
 void Pins::keep(const std::string& name, const SequenceKv& kv, int64_t num_tokens) {
@@ -47,9 +56,26 @@ void Pins::keep(const std::string& name, const SequenceKv& kv, int64_t num_token
     pin.held.push_back(id);
     ++num_held_;
   }
+  if (parts_.snapshots != nullptr) hold_state(pin);
   if (!parts_.store.writes()) pin.num_blocks = std::ssize(pin.held);
   ++num_changes_;
   tell_store();
+}
+
+// No request goes on from blocks after the snapshot.
+void Pins::hold_state(Pin& pin) {
+  const bool has_room = num_held_states_ < most_states();
+  const StateSnapshots::Held state =
+      has_room ? parts_.snapshots->hold_deepest(pin.held) : StateSnapshots::Held();
+  while (pin.held.size() > state.num_blocks) unhold_last(pin);
+  pin.state_prefix = state.prefix;
+  if (state.num_blocks > 0) ++num_held_states_;
+}
+
+void Pins::unhold_last(Pin& pin) {
+  parts_.blocks.unhold(pin.held.back());
+  pin.held.pop_back();
+  --num_held_;
 }
 
 // All keys: two pins may have blocks in common.
@@ -64,9 +90,12 @@ void Pins::tell_store() const {
 bool Pins::release(const std::string& name) {
   const auto found = pins_.find(name);
   if (found == pins_.end()) return false;
-  std::vector<BlockId>& held = found->second.held;
-  num_held_ -= std::ssize(held);
-  for (; !held.empty(); held.pop_back()) parts_.blocks.unhold(held.back());
+  Pin& pin = found->second;
+  if (pin.state_prefix != 0) {
+    parts_.snapshots->unhold(pin.state_prefix);
+    --num_held_states_;
+  }
+  while (!pin.held.empty()) unhold_last(pin);
   pins_.erase(found);
   ++num_changes_;
   tell_store();
@@ -82,6 +111,7 @@ std::vector<PinInfo> Pins::list() const {
     info.num_blocks = pin.num_blocks;
     info.num_tokens = pin.num_blocks * block_tokens;
     info.num_bytes = pin.num_blocks * parts_.block_bytes;
+    if (pin.state_prefix != 0) info.num_bytes += parts_.snapshot_bytes;
     const int64_t num_held = std::ssize(pin.held);
     (parts_.on_host ? info.num_host_tokens : info.num_device_tokens) = num_held * block_tokens;
     if (!parts_.store.writes()) continue;

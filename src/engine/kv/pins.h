@@ -1,10 +1,10 @@
 // Pins: holds the blocks of named prefixes, so that they stay in memory.
 //
 // Part of KvStation. A pin is made by a request that computes, or finds, the prefix; when it ends,
-// its blocks are held. Pins never take the memory that one longest request needs, so that every
-// request still runs; what does not fit is left to the KV store, if there is one. Requests know
-// nothing of pins: they find the blocks as any others. Thread rule: the engine's thread, but for
-// check_room.
+// its blocks are held, of a hybrid model with the deepest snapshot of them. Pins never take the
+// memory that one longest request needs, so that every request still runs; what does not fit is
+// left to the KV store, if there is one. Requests know nothing of pins: they find the blocks as any
+// others. Thread rule: the engine's thread, but for check_room.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,7 @@
 namespace sluice {
 
 class KvBacking;
+class StateSnapshots;
 
 class Pins {
  public:
@@ -32,14 +33,16 @@ class Pins {
     int64_t max_blocks = 0;   // that pins may hold
     int64_t block_bytes = 0;  // all layers
     bool on_host = false;     // where blocks are
-    bool has_states = false;  // of a model whose KV alone continues no text
+    // Of a model whose KV alone continues no text; else null.
+    StateSnapshots* snapshots = nullptr;
+    int64_t snapshot_bytes = 0;
   };
   // REQUIRES: both references outlive this object.
   explicit Pins(const Parts& parts) : parts_(parts) {}
 
-  // Errors: kUnsupported for a model with states; kInvalidArgument for a name that is_pin_name
-  // refuses; kDoesNotFit for a prompt of which memory has no room beside the other pins, without a
-  // store. Any thread.
+  // Errors: kInvalidArgument for a name that is_pin_name refuses; kDoesNotFit for a prompt of which
+  // memory has no room beside the other pins, without a store, and for one more snapshot than pins
+  // may hold. Any thread.
   void check_room(const std::string& name, int64_t num_prompt_tokens) const;
 
   // Holds the blocks of a prompt's first `num_tokens` tokens that others can find, in place of an
@@ -64,14 +67,20 @@ class Pins {
   struct Pin {
     std::vector<BlockId> held;
     int64_t num_blocks = 0;      // these and those that only the store has
+    int64_t state_prefix = 0;    // whose snapshot is held; 0: none
     std::vector<StoreKey> keys;  // of all of them
   };
 
+  int32_t most_states() const;
+  void check_snapshots(const std::string& name) const;
+  void hold_state(Pin& pin);
+  void unhold_last(Pin& pin);
   void tell_store() const;
 
   Parts parts_;
   std::map<std::string, Pin> pins_;
   std::atomic<int64_t> num_held_ = 0;
+  std::atomic<int32_t> num_held_states_ = 0;
   int64_t num_changes_ = 0;
 };
 

@@ -28,6 +28,10 @@ class StateFollower final : public KvFollower {
     next_.release(sequence);
   }
   void discard(BlockId id) override { next_.discard(id); }
+  void save_state(SequenceId sequence, SnapshotId place) override { states_.save(sequence, place); }
+  void restore_state(SequenceId sequence, SnapshotId place, int64_t num_tokens) override {
+    states_.restore(sequence, place, num_tokens);
+  }
 
  private:
   StatePool& states_;

@@ -155,6 +155,8 @@ EnginePlan finish_plan(const PlanInput& input, EnginePlan plan) {
   }
   plan.memory.num_blocks = plan.num_blocks;
   plan.memory.entries = memory_entries(input, plan);
+  plan.snapshots = choose_snapshots(input, plan);
+  if (plan.snapshots.num_places > 0) plan.memory.entries = memory_entries(input, plan);
   return judge_fit(input.options, input.traits().shares_host_memory, std::move(plan));
 }
 
@@ -398,7 +400,7 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& confi
   };
   EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
   check_method(options, policies, plan.kv_layout.block);
-  plan.caches_prefixes = options.enable_prefix_caching;
+  settle_prefix_caching(options, config.states(), plan);
   plan.memory.notes.insert(plan.memory.notes.end(), state_notes.begin(), state_notes.end());
   warn_of_unused_offload(options, plan);
   if (offloads(plan)) {

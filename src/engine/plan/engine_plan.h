@@ -17,6 +17,7 @@
 #include "ops/op_needs.h"
 #include "sluice/engine_options.h"
 #include "sluice/inspect.h"
+#include "state/snapshot_table.h"
 
 namespace sluice {
 
@@ -27,6 +28,7 @@ struct EnginePlan {
   int32_t num_blocks = 0;     // of the device pool, or of the host tier when KV is offloaded
   int64_t max_model_len = 0;  // longest request
   bool caches_prefixes = true;
+  SnapshotSizes snapshots;  // of the states of hybrid models
   PassSizes passes;
   OffloadedLimits offloaded;         // when KV is offloaded
   double link_bytes_per_second = 0;  // to the device, measured by sluice doctor; 0: it was not

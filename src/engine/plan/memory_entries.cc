@@ -41,6 +41,8 @@ void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) 
       Runner::memory_bytes(passes.limits, residency_array_bytes(residency_sizes(plan))));
   list.add("states of sequences", "device",
            StatePool::device_bytes(input.config.states(), passes.limits.max_seqs));
+  list.add("snapshots of states", "pinned",
+           StatePool::pinned_bytes(input.config.states(), plan.snapshots.num_places));
   const int64_t num_rows = passes.limits.max_logit_rows();
   const int64_t vocab = input.config.vocab_size;
   const size_t mask_bytes = TokenMasks::memory_bytes(num_rows, vocab);

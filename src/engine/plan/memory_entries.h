@@ -14,7 +14,7 @@ namespace sluice {
 
 // All that an engine of this plan allocates, in the order in which it is printed: what every plan
 // has, KV, summaries. Parts of 0 bytes are left out. Reads kv_layout, kv_offload, num_blocks,
-// passes, policies and offloaded of `plan`.
+// passes, policies, offloaded and snapshots of `plan`.
 std::vector<MemoryPlanEntry> memory_entries(const PlanInput& input, const EnginePlan& plan);
 
 }  // namespace sluice

@@ -30,6 +30,7 @@ void validate_options(const EngineOptions& options) {
   check_options(kKvOptionRows, options.kv);
   check_options(kKvOffloadRows, options.kv);
   check_options(kKvStoreRows, options.kv_store);
+  check_options(kStateCacheRows, options.state_cache);
   check_options(kSparseOptionRows, options.sparse);
   check_options(kSpeculativeRows, options.speculative);
   check_kv_store(options);

@@ -47,6 +47,7 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) {
 
 Batch Scheduler::schedule() {
   SLUICE_CHECK(has_unfinished());
+  take_back();
   // Asked before the batch is made: another thread may end the wait at any time.
   const bool awaits_any_grammar = std::ranges::any_of(running_, awaits_grammar) ||
                                   std::ranges::any_of(waiting_, awaits_grammar);
@@ -65,6 +66,20 @@ Batch Scheduler::schedule() {
                running_.size());
   if (!batch.sequences.empty()) last_was_prefill_ = batch.kind.is_prefill;
   return batch;
+}
+
+// Sequences that begin again find what they have in the prefix cache, as far as they can go on.
+void Scheduler::take_back() {
+  for (size_t i = 0; i < running_.size();) {
+    if (!running_[i]->stored.begins_again) {
+      ++i;
+      continue;
+    }
+    std::unique_ptr<Sequence> sequence = take_by_id(running_, running_[i]->id);
+    sequence->stored.begins_again = false;
+    kv_.release(*sequence);
+    insert_by_id(waiting_, std::move(sequence));
+  }
 }
 
 // A new request ends the time for decoding, once: it has not missed a pass yet.
@@ -170,6 +185,7 @@ bool Scheduler::hold(Sequence& sequence, int64_t num_cached) const {
     if (num_shared <= maker->kv.num_tokens()) continue;
     sequence.queue.held_by = maker->id;
     sequence.queue.held_until = num_shared;
+    kv_.want_snapshot(*maker, num_shared);
     return true;
   }
   return false;
@@ -184,22 +200,29 @@ void Scheduler::sort(std::vector<Candidate>& candidates) {
   std::ranges::sort(candidates, {}, rank);
 }
 
-// Tokens of a prompt that may have rows now: the last one gives a token, which may have to wait for
-// a grammar. What it has before that ends where spans end.
-int64_t Scheduler::end_of_rows(const Sequence& sequence) const {
-  if (!sequence.grammar.is_waiting()) return sequence.num_tokens();
-  return (sequence.num_tokens() - 1) / limits_.span_align_tokens * limits_.span_align_tokens;
+// Tokens of a prompt that may have rows now, of which `num_done` have been computed. A span ends
+// where a snapshot of states is wanted. The last token gives another, which may have to wait for a
+// grammar: what comes before it ends where spans end.
+int64_t Scheduler::end_of_rows(const Sequence& sequence, int64_t num_done) const {
+  const int64_t border = kv_.next_border(sequence, num_done);
+  if (!sequence.grammar.is_waiting()) return border;
+  const int64_t align = limits_.span_align_tokens;
+  return std::min(border, (sequence.num_tokens() - 1) / align * align);
 }
 
 // Takes the candidate's next span from the room of a pass, and admits the candidate if it waits.
 // Blocks of a cached prefix are taken instead of computed. 0 if there is no room.
 int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
   Sequence& sequence = *candidate.sequence;
-  if (!candidate.waits) return room.take(candidate.num_done, end_of_rows(sequence));
+  if (!candidate.waits) {
+    return room.take(candidate.num_done, end_of_rows(sequence, candidate.num_done));
+  }
   // Again: those that were admitted in this pass may have evicted blocks, or compute the same ones.
-  const int64_t num_cached = kv_.match(sequence).num_tokens;
+  const PrefixMatch match = kv_.match(sequence);
+  const int64_t num_cached = match.num_tokens;
   if (hold(sequence, num_cached)) return 0;
-  const int64_t num_rows = room.take(num_cached, end_of_rows(sequence));
+  if (match.num_kv_tokens > num_cached) kv_.want_snapshot(sequence, match.num_kv_tokens);
+  const int64_t num_rows = room.take(num_cached, end_of_rows(sequence, num_cached));
   if (num_rows == 0) return 0;
   if (!kv_.begin(sequence, sequence.num_tokens() - num_cached)) return 0;
   insert_by_id(running_, take_by_id(waiting_, sequence.id));
@@ -260,7 +283,8 @@ std::vector<ExpectedSequence> Scheduler::expect_prefill(std::vector<Candidate> c
   std::vector<ExpectedSequence> expected;
   PassRoom room(limits_, rates_);
   for (const Candidate& candidate : candidates) {
-    const int64_t num_rows = room.take(candidate.num_done, candidate.sequence->num_tokens());
+    const int64_t end = kv_.next_border(*candidate.sequence, candidate.num_done);
+    const int64_t num_rows = room.take(candidate.num_done, end);
     if (num_rows == 0) continue;
     expected.push_back({.id = candidate.sequence->id,
                         .num_sealed_tokens = candidate.num_done,

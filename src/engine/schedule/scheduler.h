@@ -137,6 +137,7 @@ class Scheduler {
     int64_t num_left() const { return sequence->num_tokens() - num_done; }
   };
 
+  void take_back();
   bool decode_is_due();
   Batch prefill_batch();
   Batch decode_batch();
@@ -144,7 +145,7 @@ class Scheduler {
   const Sequence* maker_of(const Sequence& sequence) const;
   bool hold(Sequence& sequence, int64_t num_cached) const;
   static void sort(std::vector<Candidate>& candidates);
-  int64_t end_of_rows(const Sequence& sequence) const;
+  int64_t end_of_rows(const Sequence& sequence, int64_t num_done) const;
   int64_t take_rows(const Candidate& candidate, PassRoom& room);
   std::vector<ExpectedSequence> expect_prefill(std::vector<Candidate> candidates) const;
   void preempt_newest();

@@ -54,8 +54,9 @@ void Rank::allocate_kv(const OnProgress& on_progress) {
 void Rank::allocate_states() {
   const StateLayout layout = front_.config().states();
   if (!layout.present()) return;
-  const int64_t num_seats = front_.plan().passes.limits.max_seqs;
-  states_ = std::make_unique<StatePool>(layout, num_seats, *device_, *compute_);
+  const StatePool::Sizes sizes{.num_seats = front_.plan().passes.limits.max_seqs,
+                               .num_snapshots = front_.plan().snapshots.num_places};
+  states_ = std::make_unique<StatePool>(layout, sizes, *device_, *compute_);
   state_follower_ = std::make_unique<StateFollower>(*states_, *residency_);
 }
 

@@ -65,6 +65,8 @@ class Rank {
   Stream& compute() const { return *compute_; }
   const PolicyPair& policies() const { return *policies_; }
   Residency& residency() const { return *residency_; }
+  // Of a model with states, else null.
+  StatePool* states() const { return states_.get(); }
   // Who is told what happens to KV.
   KvFollower& follower() const;
 

@@ -38,7 +38,7 @@ KvStore::KvStore(const KvStoreOptions& options, Parts parts)
       store_(store_options(options, parts.format),
              parts.files != nullptr ? *parts.files : system_files()),
       reader_(store_, num_read_threads()),
-      writer_(store_, WriteBehind::kMaxHeld),
+      writer_(store_, WriteBehind::kMaxHeld + StateWrites::kMaxHeld),
       loads_({.blocks = blocks_,
               .port = *port_,
               .names = names_,
@@ -46,12 +46,22 @@ KvStore::KvStore(const KvStoreOptions& options, Parts parts)
               .reader = reader_,
               .mailbox = mailbox_,
               .ns_per_row = std::move(parts.ns_per_row),
-              .on_stored = [this](BlockId id) {
-                if (writes_) writes_->set_stored(id);
-              }}) {
+              .on_stored =
+                  [this](BlockId id) {
+                    if (writes_) writes_->set_stored(id);
+                  },
+              .states = parts.states}) {
   if (options.mode == KvStoreMode::kReadOnly) return;
   writes_.emplace(WriteBehind::Parts{
       .blocks = blocks_, .port = *port_, .names = names_, .writer = writer_, .mailbox = mailbox_});
+  if (parts.states.pool == nullptr) return;
+  state_writes_.emplace(StateWrites::Parts{.blocks = blocks_,
+                                           .names = names_,
+                                           .writes = *writes_,
+                                           .snapshots = *parts.states.snapshots,
+                                           .states = *parts.states.pool,
+                                           .writer = writer_,
+                                           .mailbox = mailbox_});
 }
 
 // Warnings come from the threads of the store; whoever runs the engine asks for them.
@@ -75,15 +85,18 @@ void KvStore::release(Sequence& sequence) {
   sequence.stored.num_named_blocks = 0;
 }
 
-// Blocks of short prompts get names, too: a longer prompt may go on after them. Pins are stored
-// whatever their length is.
+// Pins are stored whatever their length is.
+bool KvStore::is_wanted(const Sequence& sequence) const {
+  return sequence.num_prompt_tokens >= min_tokens_ || !sequence.stored.pin.empty();
+}
+
+// Blocks of short prompts get names, too: a longer prompt may go on after them.
 void KvStore::committed(Sequence& sequence, PassKind kind) {
-  const bool is_wanted = sequence.num_prompt_tokens >= min_tokens_ || !sequence.stored.pin.empty();
   const auto num_sealed = static_cast<size_t>(sequence.kv.num_sealed_blocks());
   for (size_t& i = sequence.stored.num_named_blocks; i < num_sealed; ++i) {
     const BlockId id = sequence.kv.blocks()[i].id;
     if (!names_.find(id)) name(sequence, i, kind);
-    if (writes_ && names_.find(id) && is_wanted) writes_->add(id);
+    if (writes_ && names_.find(id) && is_wanted(sequence)) writes_->add(id);
   }
 }
 
@@ -103,6 +116,11 @@ std::optional<StoreKey> KvStore::key_of(BlockId id) const {
   return place ? std::optional(place->key) : std::nullopt;
 }
 
+void KvStore::state_saved(const Sequence& sequence, int64_t prefix) {
+  const BlockId block = sequence.kv.newest_full();
+  if (state_writes_ && is_wanted(sequence) && names_.find(block)) state_writes_->add(block, prefix);
+}
+
 void KvStore::forget(BlockId id) {
   names_.forget(id);
   if (writes_) writes_->forget(id);
@@ -116,14 +134,19 @@ void KvStore::tend(const OnProgress& on_progress) {
   mailbox_.take();
   loads_.pump();
   if (writes_) writes_->pump();
+  if (state_writes_) state_writes_->pump();
 }
 
-bool KvStore::is_busy() const { return !loads_.is_idle() || (writes_ && !writes_->is_idle()); }
+bool KvStore::writes_wait() const {
+  return (writes_ && !writes_->is_idle()) || (state_writes_ && !state_writes_->is_idle());
+}
+
+bool KvStore::is_busy() const { return !loads_.is_idle() || writes_wait(); }
 
 // Each block that was written gives the disk new patience. Loads go on meanwhile.
 bool KvStore::flush(std::chrono::nanoseconds patience) {
   Clock::time_point deadline = Clock::now() + patience;
-  for (tend({}); writes_ && !writes_->is_idle(); tend({})) {
+  for (tend({}); writes_wait(); tend({})) {
     if (mailbox_.wait(kLook)) {
       deadline = Clock::now() + patience;
     } else if (Clock::now() > deadline) {

@@ -24,6 +24,7 @@
 #include "engine/store/block_names.h"
 #include "engine/store/mailbox.h"
 #include "engine/store/prefix_loads.h"
+#include "engine/store/state_writes.h"
 #include "engine/store/write_behind.h"
 #include "kv/block_manager.h"
 #include "kv/block_port.h"
@@ -45,6 +46,7 @@ class KvStore final : public KvBacking {
     bool stores_decoded = false;
     std::function<std::optional<double>(int64_t position)> ns_per_row;  // as PrefixLoads
     StoreFiles* files = nullptr;                                        // null: the system's
+    StateAccess states = {};                                            // of a hybrid model
   };
 
   // Opens the directory. REQUIRES: `blocks` outlives this object. Errors: those of BlockStore.
@@ -59,6 +61,7 @@ class KvStore final : public KvBacking {
   void release(Sequence& sequence) override;
   // Blocks that are sealed now get names, and are written.
   void committed(Sequence& sequence, PassKind kind) override;
+  void state_saved(const Sequence& sequence, int64_t prefix) override;
   void forget(BlockId id) override;
 
   void tend(const OnProgress& on_progress) override;
@@ -79,6 +82,8 @@ class KvStore final : public KvBacking {
  private:
   BlockStoreOptions store_options(const KvStoreOptions& options, const StoreFormat& format);
   void name(const Sequence& sequence, size_t index, PassKind kind);
+  bool is_wanted(const Sequence& sequence) const;
+  bool writes_wait() const;
 
   BlockManager& blocks_;
   const bool stores_decoded_;
@@ -94,7 +99,8 @@ class KvStore final : public KvBacking {
   StoreReader reader_;
   StoreWriter writer_;
   PrefixLoads loads_;
-  std::optional<WriteBehind> writes_;  // empty: read-only
+  std::optional<WriteBehind> writes_;        // empty: read-only
+  std::optional<StateWrites> state_writes_;  // empty also without states
 };
 
 }  // namespace sluice

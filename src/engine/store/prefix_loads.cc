@@ -43,6 +43,7 @@ std::vector<PrefixLoads::Block> PrefixLoads::list_blocks(const Sequence& sequenc
 // Keys of a million tokens take some milliseconds; the file system is asked on another thread.
 void PrefixLoads::begin(Sequence& sequence) {
   if (sequence.needs_scores()) return;  // it computes its prompt itself
+  if (sequence.stored.num_bad_loads >= kMaxBadLoads) return;
   auto load = std::make_shared<Load>();
   load->sequence = &sequence;
   load->blocks = list_blocks(sequence);
@@ -73,7 +74,7 @@ void PrefixLoads::counted(const LoadPtr& load, size_t num_stored) {
   const size_t num_blocks = num_stored / granule_blocks() * granule_blocks();
   if (num_blocks > 0 && is_worth_it(*load, num_blocks)) {
     parts_.port.settle();
-    load->end = num_blocks;
+    load->end = load->num_wanted = num_blocks;
   }
   finish_if_done(load);
 }
@@ -84,10 +85,12 @@ bool PrefixLoads::is_worth_it(const Load& load, size_t num_blocks) const {
       static_cast<int64_t>(num_blocks) * int64_t{parts_.blocks.block_tokens()};
   const int64_t middle = load.blocks.front().place.position + num_tokens / 2;
   const double ns_per_row = parts_.ns_per_row(middle).value_or(0);
-  return is_worth_reading({.num_bytes = num_blocks * parts_.store.format().layout.kv_bytes(),
-                           .num_tokens = num_tokens,
-                           .read_bytes_per_second = parts_.store.stats().read_bytes_per_second,
-                           .prefill_tokens_per_second = ns_per_row > 0 ? 1e9 / ns_per_row : 0});
+  const StoreFormat& format = parts_.store.format();
+  return is_worth_reading(
+      {.num_bytes = num_blocks * format.layout.kv_bytes() + format.states.kv_bytes(),
+       .num_tokens = num_tokens,
+       .read_bytes_per_second = parts_.store.stats().read_bytes_per_second,
+       .prefill_tokens_per_second = ns_per_row > 0 ? 1e9 / ns_per_row : 0});
 }
 
 size_t PrefixLoads::num_left(SequenceId id) const {
@@ -187,18 +190,81 @@ void PrefixLoads::commit_read(Load& load) {
     for (const Block& block : next) parts_.blocks.end_transfer(block.id);
     load.num_committed += granule;
   }
-  if (load.num_committed == before) return;
-  const auto num_tokens =
-      static_cast<int64_t>(load.num_committed - before) * int64_t{parts_.blocks.block_tokens()};
+  // Of a hybrid nothing counts before the states are there.
+  if (parts_.states.pool == nullptr) report(load, load.num_committed - before);
+}
+
+void PrefixLoads::report(Load& load, size_t num_blocks) {
+  if (num_blocks == 0) return;
+  const auto num_tokens = static_cast<int64_t>(num_blocks) * int64_t{parts_.blocks.block_tokens()};
   num_stored_tokens_ += num_tokens;
-  sequence.add_stored(num_tokens);
-  on_progress(sequence);
+  load.sequence->add_stored(num_tokens);
+  on_progress(*load.sequence);
 }
 
 // No read may be left: a pass will write to the blocks.
 void PrefixLoads::finish_if_done(const LoadPtr& load) {
   if (load->num_running > 0 || load->num_committed < load->end) return;
+  if (parts_.states.pool != nullptr && load->num_committed > 0) return read_state(load);
   load->sequence->stored.is_loading = false;
+  loads_.erase(load->sequence->id);
+}
+
+// ---- States ------------------------------------------------------------------------------------
+
+// Those after the last block. Its hold ends with the letter, as that of the place.
+void PrefixLoads::read_state(const LoadPtr& load) {
+  Sequence& sequence = *load->sequence;
+  StateSnapshots& snapshots = *parts_.states.snapshots;
+  if (load->num_committed < load->num_wanted) return begin_again(load);
+  if (snapshots.resume(sequence)) return finish_with_state(load);
+  const SnapshotId place = snapshots.begin_read(sequence);
+  if (!place.valid()) return begin_again(load);
+  const BlockId block = sequence.kv.newest_full();
+  const int64_t prefix = parts_.blocks.prefix_id(block);
+  parts_.blocks.hold(block);
+  parts_.states.pool->settle();
+  ++num_reads_;
+  ++load->num_running;
+  const std::span<const int32_t> tokens = parts_.blocks.tokens(block);
+  StoreRead read{
+      .place = load->blocks[load->num_committed - 1].place,
+      .tokens = {tokens.begin(), tokens.end()},
+      .layers = layers_of(parts_.states.pool->snapshot(place), parts_.states.pool->layout()),
+      .on_done = [this, load, block, prefix, &mailbox = parts_.mailbox](bool is_hit, auto) {
+        mailbox.post(
+            [this, load, block, prefix, is_hit] { state_done(load, block, prefix, is_hit); });
+      }};
+  read.place.kind = StoredKind::kState;
+  parts_.reader.submit(std::move(read));
+}
+
+// The place first: it goes with its block. What was read right is of use to others also if the
+// sequence has gone.
+void PrefixLoads::state_done(const LoadPtr& load, BlockId block, int64_t prefix, bool is_hit) {
+  --num_reads_;
+  --load->num_running;
+  parts_.states.snapshots->end_read(prefix, is_hit);
+  const bool resumes =
+      load->sequence != nullptr && is_hit && parts_.states.snapshots->resume(*load->sequence);
+  parts_.blocks.end_transfer(block);
+  if (load->sequence == nullptr) return;
+  if (resumes) return finish_with_state(load);
+  begin_again(load);
+}
+
+void PrefixLoads::finish_with_state(const LoadPtr& load) {
+  report(*load, load->num_committed);
+  load->sequence->stored.is_loading = false;
+  loads_.erase(load->sequence->id);
+}
+
+// Its blocks are right, and stay in the cache for what it finds next.
+void PrefixLoads::begin_again(const LoadPtr& load) {
+  StoreSlot& stored = load->sequence->stored;
+  stored.is_loading = false;
+  stored.begins_again = true;
+  ++stored.num_bad_loads;
   loads_.erase(load->sequence->id);
 }
 

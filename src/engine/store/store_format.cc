@@ -46,6 +46,10 @@ std::map<std::string, std::string> model_fields(const ModelConfig& config) {
   fields["hidden_size"] = std::to_string(config.hidden_size);
   fields["num_layers"] = std::to_string(config.num_layers());
   fields["rms_norm_eps"] = fmt::format("{}", config.rms_norm_eps);
+  if (const StateLayout states = config.states(); states.present()) {
+    fields["states"] = fmt::format("f32 [{} v_head][k][{} columns], bf16 window, {} bytes",
+                                   states.shape.num_v_heads, kDeltaColumns, states.layer_bytes());
+  }
   return fields;
 }
 
@@ -104,6 +108,7 @@ std::string numerics(const Device& device) {
 
 StoreFormat make_store_format(const StoreFormatInputs& inputs) {
   const KvBlockShape& block = inputs.layout.block;
+  const StateLayout states = inputs.config.states();
   return {.fingerprint =
               make_fingerprint({.weights = inputs.weights,
                                 .model = model_fields(inputs.config),
@@ -116,7 +121,10 @@ StoreFormat make_store_format(const StoreFormatInputs& inputs) {
                                 .numerics = numerics(inputs.device)}),
           .layout = {.block_tokens = block.block_tokens,
                      .num_layers = inputs.layout.num_layers,
-                     .layer_bytes = inputs.layout.block_bytes()}};
+                     .layer_bytes = inputs.layout.block_bytes()},
+          .states = {.block_tokens = block.block_tokens,
+                     .num_layers = states.num_layers,
+                     .layer_bytes = states.layer_bytes()}};
 }
 
 }  // namespace sluice

@@ -41,6 +41,11 @@ class WriteBehind {
   bool is_stored(BlockId id) const {
     return states_[static_cast<size_t>(id.value)] == State::kStored;
   }
+  // It waits or is being written.
+  bool is_on_its_way(BlockId id) const {
+    const State state = states_[static_cast<size_t>(id.value)];
+    return state == State::kWaiting || state == State::kMoving || state == State::kWriting;
+  }
   // The block's contents are gone.
   void forget(BlockId id);
 

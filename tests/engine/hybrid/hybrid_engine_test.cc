@@ -119,13 +119,14 @@ TEST_P(Hybrids, SparsePoliciesSelectFromLayersWithKv) {
   expect_all_alike(run_engine(options, jobs), sparse, "offloaded");
 }
 
-// States are computed again from the first token on.
+// States are computed again from the first token on: nothing is cached.
 TEST_P(Hybrids, PreemptionLosesNothing) {
   std::vector<Job> jobs;
   for (uint64_t i = 0; i < 5; ++i) {
     jobs.push_back({random_tokens(60, i), sampled(50, static_cast<int64_t>(i))});
   }
   EngineOptions options = tiny_options(GetParam());
+  options.enable_prefix_caching = false;
   const std::vector<RequestOutput> expected = run_engine(options, jobs);
   const MemoryPlan plan = plan_memory(options);
   const size_t block_bytes = *options.kv.cache_bytes / static_cast<size_t>(plan.num_blocks);
@@ -159,14 +160,6 @@ TEST(Hybrid, TheHundredthRequestHasTheBitsOfTheFirst) {
                    {random_tokens(33, i), sampled(2, 1)}});
   }
   expect_all_same(run_jobs(llm, {job}), first, "after 90 others");
-}
-
-TEST(Hybrid, EqualPromptsAtOnceHaveOneAnswer) {
-  const std::vector<Job> jobs(6, {random_tokens(70, 3), sampled(20, 5)});
-  const std::vector<RequestOutput> outputs = run_engine(tiny_options(kModel), jobs);
-  const std::vector<RequestOutput> first(outputs.size(), outputs[0]);
-  expect_all_alike(outputs, first, "the first");
-  for (const RequestOutput& output : outputs) EXPECT_EQ(output.num_cached_tokens, 0);
 }
 
 // A pass is cancelled after each of its parts, and run again: it must not see what it wrote before.
@@ -243,7 +236,7 @@ TEST(Hybrid, KvIsOfFullLayersAlone) {
   EXPECT_EQ(summarize_model(path_of(kModel).string()).num_layers, 4);
 }
 
-TEST(Hybrid, WhatIsOnByDefaultIsTurnedOffWithANote) {
+TEST(Hybrid, WithoutRoomForASnapshotPrefixCachingIsOff) {
   EngineOptions options = tiny_options(kModel);
   const auto has_note = [&](const std::string& begin) {
     for (const std::string& note : plan_memory(options).notes) {
@@ -251,10 +244,15 @@ TEST(Hybrid, WhatIsOnByDefaultIsTurnedOffWithANote) {
     }
     return false;
   };
-  EXPECT_TRUE(has_note("prefix caching is off"));
-  EXPECT_FALSE(has_note("max_num_seqs is"));
-  options.enable_prefix_caching = false;
   EXPECT_FALSE(has_note("prefix caching is off"));
+  EXPECT_FALSE(has_note("max_num_seqs is"));
+  options.state_cache.max_bytes = 100;
+  EXPECT_TRUE(has_note("prefix caching is off: a snapshot of the recurrent states takes"));
+  LLM llm(options);
+  const std::vector<Job> jobs(2, {random_tokens(70, 3), sampled(20, 5)});
+  for (int i = 0; i < 2; ++i) {
+    for (const RequestOutput& output : run_jobs(llm, jobs)) EXPECT_EQ(output.num_cached_tokens, 0);
+  }
 }
 
 TEST(Hybrid, WhatIsAskedForAndMissingIsRefused) {
@@ -264,14 +262,16 @@ TEST(Hybrid, WhatIsAskedForAndMissingIsRefused) {
     return expect_error(ErrorCode::kUnsupported, [&] { plan_memory(options); });
   };
   EXPECT_TRUE(
-      contains(refused([](EngineOptions& o) { o.kv_store.dir = "somewhere"; }), "leave it out"));
-  EXPECT_TRUE(
       contains(refused([](EngineOptions& o) { o.speculative.method = SpeculativeMethod::kNgram; }),
                "take 'none'"));
-  LLM llm(tiny_options(kModel));
-  EXPECT_TRUE(contains(
-      expect_error(ErrorCode::kUnsupported, [&] { llm.pin("name", random_tokens(40, 1)); }),
-      "send the whole prompt"));
+  const auto useless = [](const std::string& model, bool caches) {
+    EngineOptions options = tiny_options(model);
+    options.enable_prefix_caching = caches;
+    options.state_cache.max_bytes = 1 << 20;
+    return expect_error(ErrorCode::kInvalidArgument, [&] { plan_memory(options); });
+  };
+  EXPECT_TRUE(contains(useless("qwen3-group2-tied", true), "has no recurrent states"));
+  EXPECT_TRUE(contains(useless(kModel, false), "prefix caching is off"));
 }
 
 // ---- Files ------------------------------------------------------------------------------------
