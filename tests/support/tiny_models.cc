@@ -27,7 +27,8 @@ std::vector<std::string> tiny_model_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(models_dir())) {
     const std::string name = entry.path().filename();
-    const bool of_cpu_alone = name.find("-experts") != std::string::npos && !name.ends_with("-pair");
+    const bool of_cpu_alone =
+        name.find("-experts") != std::string::npos && !name.ends_with("-pair");
     if (entry.is_directory() && (testing_cpu() || !of_cpu_alone)) names.push_back(name);
   }
   std::sort(names.begin(), names.end());

@@ -136,8 +136,8 @@ TEST(Fp8Weights, RowsDoNotDependOnEachOtherNorOnThePlaceOfKv) {
 // bf16, and not those of the model that was quantized. A GPU rounds many rows to FP8, too. Padded
 // heads, other sizes of blocks' rests.
 TEST(Fp8Weights, AnswersAreThoseOfItsNumbers) {
-  for (const char* name :
-       {"qwen3-group2-tied", "llama-heads8-tied", "qwen3-heads22-untied", "qwen3moe-experts8-pair"}) {
+  for (const char* name : {"qwen3-group2-tied", "llama-heads8-tied", "qwen3-heads22-untied",
+                           "qwen3moe-experts8-pair"}) {
     for (const WeightScales scales : kAllScales) {
       const bool pads = std::string(name).find("heads") != std::string::npos;
       if (pads && scales == WeightScales::kBlocks) continue;  // refused
