@@ -14,25 +14,24 @@
 namespace sluice::testing {
 namespace {
 
-constexpr float kNearTieNats = 0.1f;
-
 // Compares the tokens that both lists contain; the ends of the two lists may differ.
-void expect_near(const std::vector<TokenLogprob>& a, const std::vector<TokenLogprob>& b,
+void expect_near(const std::vector<TokenLogprob>& a, const std::vector<TokenLogprob>& b, float nats,
                  const std::string& what) {
   size_t num_common = 0;
   for (const TokenLogprob& x : a) {
     for (const TokenLogprob& y : b) {
       if (x.token_id != y.token_id) continue;
       ++num_common;
-      EXPECT_NEAR(x.logprob, y.logprob, kNearTieNats) << what << ", token " << x.token_id;
+      EXPECT_NEAR(x.logprob, y.logprob, nats) << what << ", token " << x.token_id;
     }
   }
   EXPECT_GE(num_common, a.size() / 2) << what << ": the most likely tokens are others";
 }
 
-void expect_alike(const RequestOutput& a, const RequestOutput& b, const std::string& what) {
+void expect_alike(const RequestOutput& a, const RequestOutput& b, float nats,
+                  const std::string& what) {
   for (size_t step = 0; step < std::min(a.logprobs.size(), b.logprobs.size()); ++step) {
-    expect_near(a.logprobs[step], b.logprobs[step], what + ", step " + std::to_string(step));
+    expect_near(a.logprobs[step], b.logprobs[step], nats, what + ", step " + std::to_string(step));
     if (a.token_ids[step] != b.token_ids[step]) return;
   }
   EXPECT_EQ(a.logprobs.size(), b.logprobs.size()) << what;
@@ -76,11 +75,11 @@ void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<Requ
 }
 
 void expect_all_alike(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
-                      const std::string& what) {
+                      const std::string& what, float nats) {
   if (testing_cpu()) return expect_all_same(a, b, what);
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    expect_alike(a[i], b[i], what + ", job " + std::to_string(i));
+    expect_alike(a[i], b[i], nats, what + ", job " + std::to_string(i));
   }
 }
 

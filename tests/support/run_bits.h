@@ -32,10 +32,10 @@ void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<Requ
 
 // For runs that differ only in the number of rows of a pass or in the size of blocks. On the CPU
 // this is expect_all_same. A GPU rounds matrix products of another height differently: there, the
-// 20 most likely log-probabilities of every step must agree within 0.1 nat up to the first token
-// that differs; later steps have another context.
+// 20 most likely log-probabilities of every step must agree within `nats` up to the first token
+// that differs; later steps have another context (near_tie_nats of support/tiny_models.h).
 void expect_all_alike(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
-                      const std::string& what);
+                      const std::string& what, float nats = 0.1f);
 
 // Runs all jobs together, in an engine of their own or in one that exists; whole outputs.
 std::vector<RequestOutput> run_engine(const EngineOptions& options, const std::vector<Job>& jobs);

@@ -2,6 +2,7 @@
 #include "support/tiny_models.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -50,6 +51,14 @@ Golden read_golden(const std::string& model_name) {
   golden.logits.resize((entry.end - entry.begin) / sizeof(float));
   std::memcpy(golden.logits.data(), file.data() + entry.begin, entry.end - entry.begin);
   return golden;
+}
+
+float near_tie_nats(const std::string& model_name) {
+  const Golden golden = read_golden(model_name);
+  double power = 0;
+  for (const float logit : golden.logits) power += double{logit} * double{logit};
+  power /= static_cast<double>(golden.logits.size());
+  return static_cast<float>(std::max(0.1, 5 * std::sqrt(2 * golden.bf16_nmse * power)));
 }
 
 EngineOptions tiny_options(const std::string& model_name) {
