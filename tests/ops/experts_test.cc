@@ -146,9 +146,6 @@ float value_of(uint8_t code, float scale) {
   return (code & 0x80 ? -number : number) * scale;
 }
 
-// Rows of an expert's matrix that share a scale.
-int64_t scale_rows(WeightFormat format) { return format.group_rows; }
-
 // Makes numbers exact in the format. num_rows: of an expert's matrix.
 void round_to(WeightFormat format, std::vector<BFloat16>& values, int64_t num_rows,
               int64_t num_cols) {
@@ -159,7 +156,7 @@ void round_to(WeightFormat format, std::vector<BFloat16>& values, int64_t num_ro
       continue;
     }
     const auto index = static_cast<int64_t>(i);
-    const int64_t row = index / num_cols % num_rows / scale_rows(format);
+    const int64_t row = index / num_cols % num_rows / format.group_rows;
     const int64_t group = format.group_cols == 0 ? 0 : index % num_cols / format.group_cols;
     const float scale = scale_of(row, group);
     values[i] = BFloat16(value_of(code_of(values[i], scale), scale));
@@ -170,7 +167,7 @@ void round_to(WeightFormat format, std::vector<BFloat16>& values, int64_t num_ro
 void pack_codes(Machine& machine, const BFloat16* values, const PackedWeight& dst,
                 int64_t row_begin, int64_t num_rows) {
   const int64_t k = dst.num_cols, groups = scales_per_row(dst.format, k);
-  const int64_t shared = scale_rows(dst.format);
+  const int64_t shared = dst.format.group_rows;
   std::vector<float> scales;
   for (int64_t row = 0; row < (num_rows + shared - 1) / shared; ++row) {
     for (int64_t group = 0; group < groups; ++group) scales.push_back(scale_of(row, group));

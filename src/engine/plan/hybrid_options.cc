@@ -117,8 +117,7 @@ void settle_prefix_caching(const EngineOptions& options, const StateLayout& stat
   if (options.kv_store.dir) {
     fail(ErrorCode::kInvalidArgument,
          "kv_store is '{}', but a request goes on from stored KV only with the recurrent states "
-         "after "
-         "it, of which {} are one snapshot; raise state_cache_bytes, or leave kv_store out",
+         "after it, of which {} are one snapshot; raise state_cache_bytes, or leave kv_store out",
          *options.kv_store.dir, readable_bytes(states.slot_bytes()));
   }
   const std::string room =
