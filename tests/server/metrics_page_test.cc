@@ -29,7 +29,6 @@ EngineReading reading() {
           .num_blocks = 8,
           .num_used_blocks = 6,
           .block_tokens = 16,
-          .num_device_blocks = 4,
           .num_host_blocks = 8,
           .device_kv = KvBytes{.used = 10, .cached = 20, .free = 30},
           .host_kv = KvBytes{.used = 1, .cached = 2, .free = 3},
@@ -185,7 +184,7 @@ TEST(MetricsPage, ShowsTheEngine) {
   EXPECT_EQ(page.at("vllm:num_requests_running"), 3);
   EXPECT_EQ(page.at("vllm:num_requests_waiting"), 2);
   EXPECT_EQ(page.at("vllm:kv_cache_usage_perc"), 0.75);
-  EXPECT_EQ(page.at("vllm:cache_config_info{block_size=16,num_gpu_blocks=4,num_cpu_blocks=8}"), 1);
+  EXPECT_EQ(page.at("vllm:cache_config_info{block_size=16,num_gpu_blocks=8,num_cpu_blocks=8}"), 1);
   EXPECT_EQ(page.at("vllm:num_preemptions_total"), 1);
   EXPECT_EQ(page.at("sluice:kv_bytes{place=device,state=used}"), 10);
   EXPECT_EQ(page.at("sluice:kv_bytes{place=device,state=cached}"), 20);

@@ -87,7 +87,6 @@ metrics::EngineReading ServedModel::reading() const {
                                  .num_blocks = now.kv.num_blocks,
                                  .num_used_blocks = now.kv.num_used,
                                  .block_tokens = kv.block_tokens,
-                                 .num_device_blocks = kv.on_host ? 0 : kv.num_blocks,
                                  .num_host_blocks = kv.on_host ? kv.num_blocks : 0,
                                  .step_tokens = reading_of(now.steps),
                                  .last_progress_s = static_cast<double>(now.stalled_ns) * 1e-9,

@@ -69,10 +69,13 @@ void append_engine(Exposition& page, const EngineReading& engine) {
   append_gauge(page, "vllm:kv_cache_usage_perc",
                "Share of the KV blocks in use, 0 to 1, of the memory that limits admission.",
                engine.kv_usage());
-  page.gauge("vllm:cache_config_info", "The sizes of the KV cache.");
+  // Gateways read num_gpu_blocks as what a replica has room for, so with KV offload it is the
+  // number of the host's blocks.
+  page.gauge("vllm:cache_config_info",
+             "The sizes of the KV cache; num_gpu_blocks are those that limit admission.");
   page.sample(1, Labels()
                      .add("block_size", std::to_string(engine.block_tokens))
-                     .add("num_gpu_blocks", std::to_string(engine.num_device_blocks))
+                     .add("num_gpu_blocks", std::to_string(engine.num_blocks))
                      .add("num_cpu_blocks", std::to_string(engine.num_host_blocks)));
   page.counter("vllm:num_preemptions_total", "Running requests that lost their KV memory.",
                engine.num_preemptions);

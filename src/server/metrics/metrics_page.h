@@ -56,8 +56,7 @@ struct EngineReading {
   int64_t num_used_blocks = 0;
 
   int64_t block_tokens = 0;
-  int64_t num_device_blocks = 0;
-  int64_t num_host_blocks = 0;  // 0 without KV offload
+  int64_t num_host_blocks = 0;  // of num_blocks, those in host memory: all of them or none
 
   std::optional<KvBytes> device_kv;      // empty: not known
   std::optional<KvBytes> host_kv;        // empty: no KV offload
