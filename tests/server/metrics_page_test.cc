@@ -42,6 +42,7 @@ EngineReading reading() {
                                .num_skipped_blocks = 5,
                                .num_bad_files = 6,
                                .num_write_errors = 8},
+          .events = KvEventSums{.num_sent = 12, .num_dropped = 13},
           .step_tokens = {.bounds = {1, 8}, .cumulative = {2, 3}, .count = 4, .sum = 30},
           .last_progress_s = 0.25,
           .num_warnings = 2};
@@ -172,6 +173,8 @@ TEST(MetricsPage, HasTheNamesThatDashboardsRead) {
       {"sluice:store_skipped_blocks_total", "counter"},
       {"sluice:store_bad_files_total", "counter"},
       {"sluice:store_write_errors_total", "counter"},
+      {"sluice:kv_events_total", "counter"},
+      {"sluice:kv_events_dropped_total", "counter"},
       {"sluice:warnings_total", "counter"},
       {"sluice:log_lines_lost_total", "counter"},
       {"process_resident_memory_bytes", "gauge"},
@@ -202,6 +205,8 @@ TEST(MetricsPage, ShowsTheEngine) {
   EXPECT_EQ(page.at("sluice:http_requests_total{route=/v1/models/{},code=200}"), 1);
   EXPECT_EQ(page.at("sluice:store_bad_files_total"), 6);
   EXPECT_EQ(page.at("sluice:store_write_errors_total"), 8);
+  EXPECT_EQ(page.at("sluice:kv_events_total"), 12);
+  EXPECT_EQ(page.at("sluice:kv_events_dropped_total"), 13);
   EXPECT_EQ(page.at("sluice:warnings_total"), 2);
   EXPECT_EQ(page.at("sluice:log_lines_lost_total"), 11);
   EXPECT_EQ(page.at("process_resident_memory_bytes"), 4096);

@@ -111,6 +111,10 @@ metrics::EngineReading ServedModel::reading() const {
                                          .num_bad_files = now.stats.num_store_bad_files,
                                          .num_write_errors = now.stats.num_store_write_errors};
   }
+  if (const auto& counts = now.stats.kv_events) {
+    reading.events =
+        metrics::KvEventSums{.num_sent = counts->num_sent, .num_dropped = counts->num_dropped};
+  }
   if (const auto& counts = now.stats.speculation) {
     reading.drafts = metrics::DraftCounts{.num_drafts = counts->num_drafts,
                                           .num_draft_tokens = counts->num_draft_tokens,

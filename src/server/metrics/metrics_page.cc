@@ -49,6 +49,14 @@ void append_store(Exposition& page, const StoreCounts& store) {
         store.num_write_errors);
 }
 
+void append_events(Exposition& page, const KvEventSums& events) {
+  page.counter("sluice:kv_events_total", "KV events sent to routers.", events.num_sent);
+  page.counter("sluice:kv_events_dropped_total",
+               "KV events that were not sent, since too many waited; AllBlocksCleared and the "
+               "blocks there were came in their place.",
+               events.num_dropped);
+}
+
 // vLLM's names.
 void append_drafts(Exposition& page, const DraftCounts& drafts) {
   const auto count = [&](std::string_view name, std::string_view help, int64_t value) {
@@ -86,6 +94,7 @@ void append_engine(Exposition& page, const EngineReading& engine) {
   }
   if (engine.transfers) append_transfers(page, *engine.transfers);
   if (engine.store) append_store(page, *engine.store);
+  if (engine.events) append_events(page, *engine.events);
   if (engine.drafts) append_drafts(page, *engine.drafts);
   page.histogram("vllm:iteration_tokens_total", "Tokens that a step of the engine computes.",
                  engine.step_tokens);

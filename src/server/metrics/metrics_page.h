@@ -39,6 +39,12 @@ struct StoreCounts {
   int64_t num_write_errors = 0;  // blocks that a fault of the disk or directory kept out
 };
 
+// What routers were told of KV since the engine was made.
+struct KvEventSums {
+  int64_t num_sent = 0;
+  int64_t num_dropped = 0;
+};
+
 // What speculation has done since the engine was made.
 struct DraftCounts {
   int64_t num_drafts = 0;
@@ -62,6 +68,7 @@ struct EngineReading {
   std::optional<KvBytes> host_kv;        // empty: no KV offload
   std::optional<KvTransfers> transfers;  // empty: no KV offload
   std::optional<StoreCounts> store;      // empty: no KV store
+  std::optional<KvEventSums> events;     // empty: no KV events
   std::optional<DraftCounts> drafts;     // empty: no speculative method
   Histogram::Reading step_tokens;        // of the engine's steps
   // Since the engine began a step or finished a part of a long one; 0 while it has nothing to do.
