@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "events/zmq_library.h"
 #include "server/app/rig.h"
+#include "support/sanitizer.h"
 
 namespace sluice::server {
 namespace {
@@ -97,6 +99,23 @@ TEST(AppStatus, CountsWhatKvOffloadMoves) {
   EXPECT_GT(app.metric("sluice:kv_transfer_bytes_total{direction=h2d}"), 0);
   EXPECT_GT(app.metric("sluice:kv_transfer_bytes_total{direction=d2h}"), 0);
   EXPECT_GE(app.metric("sluice:slot_waits_total"), 0);
+}
+
+// Prompts of three blocks and a part; the same again changes nothing in the cache.
+TEST(AppStatus, CountsKvEvents) {
+  if (!has_zmq()) GTEST_SKIP() << "no libzmq";
+  if (kThreadSanitized) GTEST_SKIP() << "event_publisher_test says why";
+  EngineOptions engine = app_engine();
+  engine.kv.block_size = 16;
+  engine.kv_events.endpoint = "tcp://127.0.0.1:*";
+  App app({.engine = engine});
+  app.serve();
+  EXPECT_EQ(app.metric("sluice:kv_events_total"), 0);
+  for (int i = 0; i < 2; ++i) {
+    post(app, "/v1/completions", {{"prompt", std::string(50, 'k')}, {"max_tokens", 1}});
+    app.expect_soon("sluice:kv_events_total", 1);
+  }
+  EXPECT_EQ(app.metric("sluice:kv_events_dropped_total"), 0);
 }
 
 // Gateways take num_gpu_blocks for the room of a replica: it is what limits admission, wherever the
