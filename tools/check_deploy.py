@@ -65,7 +65,7 @@ def rule_faults():
 
 def findings(program):
     written, options = written_metrics(), options_of(program)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in DEPLOY.iterdir()}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in DEPLOY.iterdir() if path.is_file()}
     board = json.loads(texts["grafana.json"])
     if not board["panels"]:
         yield "grafana.json: no panels"
