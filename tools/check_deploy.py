@@ -2,10 +2,13 @@
 """Checks that deploy/ speaks of what there is.
 
 Every metric that alerts.yml and grafana.json name is one that the server's sources write, every option
-of the unit and the image, and every variable SLUICE_* of sluice.env, is one of the program, and the
-files can be read. With promtool on the PATH it also checks the rules.
+of the unit, the image and the routers' files, and every variable SLUICE_* of sluice.env and the
+manifests, is one of the program, and the files can be read. The manifests agree with each other and with
+the server (kubernetes_files.py); commands of routers are of the pinned versions. With promtool on the
+PATH it also checks the rules. Needs PyYAML (Debian's python3-yaml).
 
-    python3 tools/check_deploy.py [--program build/release/sluice]     one line per finding; exit 1 if any
+    python3 tools/check_deploy.py [--program build/release/sluice] [--deploy deploy]
+                                                        one line per finding; exit 1 if any
 """
 
 import argparse
@@ -16,13 +19,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
+import kubernetes_files
+
 ROOT = Path(__file__).resolve().parent.parent
-DEPLOY = ROOT / "deploy"
 METRIC = re.compile(r"\b((?:vllm|sluice):[a-z0-9_]+)")
 WRITTEN = re.compile(r'"((?:vllm|sluice):[a-z0-9_]+)"')
 HISTOGRAM_PARTS = re.compile(r"_(?:bucket|sum|count)$")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 VARIABLE = re.compile(r"\b(SLUICE_[A-Z_]+)")
+# A command line of the server in a comment or a text; it goes on in the next line after a backslash.
+COMMAND = re.compile(r"sluice serve(?:[^\n`]|(?<=\\)\n)*")
+OPEN_ROUTE = re.compile(r'add\("(/[^"]*)", \{[^}]*\.needs_key = false')
+OWN_FILE = re.compile(r"\b(?:docs|tools|deploy)/[\w./-]*\w")
+PINNED = re.compile(r"^([\w-]+)==(\S+)$", re.MULTILINE)
 # Read by the server, though no option has their names.
 OTHER_VARIABLES = {"SLUICE_API_KEY"}
 # Of cmake, apt-get, podman and useradd, which the image's steps run.
@@ -53,19 +64,55 @@ def options_of(program):
     return set(OPTION.findall(text))
 
 
-def rule_faults():
+def open_routes():
+    """Paths that are answered without a key."""
+    return set(OPEN_ROUTE.findall((ROOT / "src/server/app/status_routes.cc").read_text(encoding="utf-8")))
+
+
+def missing_files(name, text):
+    for path in sorted(set(OWN_FILE.findall(text))):
+        if not (ROOT / path).exists():
+            yield f"{name}: no file {path}"
+
+
+def router_faults(deploy, written, options):
+    pinned = dict(PINNED.findall((ROOT / "tools/clients/router_requirements.txt").read_text(encoding="utf-8")))
+    for path in sorted((deploy / "routers").iterdir()):
+        name, text = f"routers/{path.name}", path.read_text(encoding="utf-8")
+        yield from unknown_metrics(name, text, written)
+        yield from unknown_options(name, "\n".join(COMMAND.findall(text)), options)
+        yield from unknown_options(name, " ".join(VARIABLE.findall(text)), options)
+        yield from missing_files(name, text)
+        if path.suffix == ".sh":
+            program = re.search(r"^exec (\S+)", text, re.MULTILINE).group(1)
+            if f"{program} {pinned.get(program)} (PyPI)" not in text:
+                yield f"{name}: it is not about {program} {pinned.get(program)}, which is tested"
+        if path.suffix == ".yaml":
+            list(yaml.safe_load_all(text))
+
+
+def manifest_faults(deploy, options):
+    directory = deploy / "kubernetes"
+    for path in sorted(directory.rglob("*.yaml")):
+        text, name = path.read_text(encoding="utf-8"), f"kubernetes/{path.name}"
+        yield from unknown_options(name, " ".join(VARIABLE.findall(text)), options)
+        yield from missing_files(name, text)
+    yield from kubernetes_files.Manifests(directory, open_routes()).findings()
+
+
+def rule_faults(deploy):
     if shutil.which("promtool") is None:
         return
     for command in (["promtool", "check", "rules", "alerts.yml"],
                     ["promtool", "check", "config", "--syntax-only", "prometheus.yml"]):
-        done = subprocess.run(command, cwd=DEPLOY, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=deploy, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             yield f"{' '.join(command)}: {(done.stdout + done.stderr).strip()}"
 
 
-def findings(program):
+def findings(program, deploy):
     written, options = written_metrics(), options_of(program)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in DEPLOY.iterdir() if path.is_file()}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in deploy.iterdir() if path.is_file()}
     board = json.loads(texts["grafana.json"])
     if not board["panels"]:
         yield "grafana.json: no panels"
@@ -75,13 +122,17 @@ def findings(program):
     yield from unknown_options("sluice.service", unit, options)
     yield from unknown_options("sluice.env", texts["sluice.env"], options)
     yield from unknown_options("Containerfile", "\n".join(IMAGE_LINES.findall(texts["Containerfile"])), options)
-    yield from rule_faults()
+    yield from router_faults(deploy, written, options)
+    yield from manifest_faults(deploy, options)
+    yield from rule_faults(deploy)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=ROOT / "build/release/sluice")
-    found = list(findings(parser.parse_args().program))
+    parser.add_argument("--deploy", default=ROOT / "deploy", type=Path)
+    arguments = parser.parse_args()
+    found = list(findings(arguments.program, arguments.deploy))
     for finding in found:
         print(finding)
     print(f"deploy/: {len(found)} findings")
