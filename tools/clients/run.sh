@@ -131,10 +131,13 @@ start_server() {
 
 # check_CLIENT.py, and then what is only about a part of it, check_CLIENT_*.py.
 run_programs() {
-  local program status=0 name="$here/check_${1//-/_}"
+  local program status=0 num_run=0 name="$here/check_${1//-/_}"
   for program in "$name.py" "$name"_*.py; do
-    [ ! -e "$program" ] || "$environments/$1/bin/python" "$program" || status=$?
+    [ -e "$program" ] || continue
+    num_run=$((num_run + 1))
+    "$environments/$1/bin/python" "$program" || status=$?
   done
+  [ "$num_run" -gt 0 ] || status=1
   return "$status"
 }
 
