@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "grammar": 2, "ops": 2, "kv": 3, "state": 3, "store": 3,
-         "attention": 4, "model": 5, "engine": 6, "service": 7, "text": 8, "server": 9, "cli": 10}
+         "events": 3, "attention": 4, "model": 5, "engine": 6, "service": 7, "text": 8, "server": 9, "cli": 10}
 # Programs and tests that stand on src/, which includes nothing of them.
 ABOVE = ("eval/", "lab/", "tests/")
 # Public headers that the engine implements; all others are values that every folder may include.

@@ -23,7 +23,7 @@ if grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then boost=libboost1.8
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
   libxxhash-dev libutf8proc-dev libyaml-cpp-dev $boost $static libssl-dev librsvg2-bin
   fonts-dejavu-core"
-test="libgtest-dev ccache lld python3 python3-yaml"
+test="libgtest-dev ccache lld python3 python3-yaml libzmq5"
 bench="libdnnl-dev"
 model="python3 python3-venv"
 page="python3 python3-venv chromium fonts-inter fonts-noto-core"

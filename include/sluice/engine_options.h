@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "sluice/kv_events_options.h"
 #include "sluice/kv_options.h"
 #include "sluice/kv_store_options.h"
 #include "sluice/option_row.h"
@@ -64,6 +65,7 @@ struct EngineOptions {
 
   KvOptions kv;
   KvStoreOptions kv_store;
+  KvEventsOptions kv_events;
   StateCacheOptions state_cache;
   SparseOptions sparse;
   SpeculativeOptions speculative;

@@ -85,6 +85,12 @@ struct RequestOutput {
 };
 
 // Counted by the engine, for progress lines and benchmarks. Times in nanoseconds.
+// What routers were told of the prefix cache (docs/kv_events.md).
+struct KvEventStats {
+  int64_t num_sent = 0;     // events
+  int64_t num_dropped = 0;  // replaced by "all blocks cleared" and what was there then
+};
+
 struct EngineStats {
   int64_t num_prompt_tokens = 0;  // computed in prefill (prefix hits not counted)
   int64_t num_cached_tokens = 0;  // found by prefix caching instead
@@ -108,6 +114,7 @@ struct EngineStats {
   int64_t num_store_bad_files = 0;
   int64_t num_store_write_errors = 0;      // blocks that a fault of the disk or directory kept out
   double store_read_bytes_per_second = 0;  // of the last reads; 0: unknown
+  std::optional<KvEventStats> kv_events;   // empty without an endpoint
   int64_t prefill_ns = 0;                  // host wall time of prefill steps
   int64_t decode_ns = 0;                   // and of decode steps
   int64_t draft_ns = 0;                    // of these, in passes that draft for speculation

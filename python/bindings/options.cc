@@ -151,6 +151,7 @@ void for_engine_rows(EngineOptions& options, const Visit& visit) {
   for (const auto& row : kKvOptionRows) visit(row, options.kv);
   for (const auto& row : kKvOffloadRows) visit(row, options.kv);
   for (const auto& row : kKvStoreRows) visit(row, options.kv_store);
+  for (const auto& row : kKvEventsRows) visit(row, options.kv_events);
   for (const auto& row : kStateCacheRows) visit(row, options.state_cache);
   for (const auto& row : kSparseOptionRows) visit(row, options.sparse);
   for (const auto& row : kSpeculativeRows) visit(row, options.speculative);

@@ -9,6 +9,7 @@
 #include "engine/stations/speculative_drafts.h"
 #include "engine/store/kv_store.h"
 #include "engine/store/store_format.h"
+#include "events/event_publisher.h"
 
 namespace sluice {
 
@@ -27,6 +28,21 @@ EngineParts make_engine_parts(const EngineOptions& options) {
   parts.device = make_device(options.device, device_options);
   return parts;
 }
+
+namespace {
+
+// Null if nobody shall be told.
+std::unique_ptr<EventSink> make_event_sink(const KvEventsOptions& options) {
+  if (!options.endpoint) return nullptr;
+  return std::make_unique<EventPublisher>(
+      EventPublisherOptions{.endpoint = *options.endpoint,
+                            .replay_endpoint = options.replay_endpoint,
+                            .topic = options.topic.value_or(""),
+                            .buffer_steps = options.buffer_steps,
+                            .send_limit = options.send_limit});
+}
+
+}  // namespace
 
 EngineStations::EngineStations(const EngineOptions& options, EngineParts parts,
                                const OnProgress& on_progress)
@@ -79,6 +95,8 @@ void EngineStations::load_model(const EngineOptions& options, EngineParts& parts
                                 const OnProgress& on_progress) {
   if (!parts.policies) parts.policies = make_policies(options);
   front = std::make_unique<Front>(options, *parts.device, *parts.policies, parts.adjust_plan);
+  // A port that is taken is told before minutes of loading.
+  if (!parts.events) parts.events = make_event_sink(options.kv_events);
   if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer});
   front->load_files(options);
   if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer, .share = 1});
@@ -87,7 +105,7 @@ void EngineStations::load_model(const EngineOptions& options, EngineParts& parts
 }
 
 // One longest request must still fit beside all pins.
-void EngineStations::make_kv(const EngineOptions& options, const EngineParts& parts,
+void EngineStations::make_kv(const EngineOptions& options, EngineParts& parts,
                              const std::optional<WeightsHash>& weights) {
   KvFollower* follower = &rank->follower();
   if (parts.steps != nullptr) {
@@ -116,7 +134,14 @@ void EngineStations::make_kv(const EngineOptions& options, const EngineParts& pa
           .snapshot_bytes = static_cast<int64_t>(front->config().states().slot_bytes())},
       *follower,
       options.kv_store.dir ? store_maker(options, parts.store_files, weights)
-                           : KvStation::MakeBacking());
+                           : KvStation::MakeBacking(),
+      CacheEvents(std::move(parts.events), block_tokens, kv_medium()));
+}
+
+// With offload every block is in host memory, whether or not the device has a copy.
+KvMedium EngineStations::kv_medium() const {
+  const bool is_gpu = rank->device().kind() != DeviceKind::kCpu && !offloads(front->plan());
+  return is_gpu ? KvMedium::kGpu : KvMedium::kCpu;
 }
 
 KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options, StoreFiles* files,

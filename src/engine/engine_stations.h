@@ -58,6 +58,8 @@ struct EngineParts {
   StepRecorder* steps = nullptr;
   // The files of the KV store; null: the system's. A test has disks that fail.
   StoreFiles* store_files = nullptr;
+  // Gets what the prefix cache gains and loses; null: the options' endpoint, if there is one.
+  std::unique_ptr<EventSink> events = nullptr;
 };
 
 // The options' device, and what records its spans. Errors: those of LLM's constructor.
@@ -91,8 +93,9 @@ class EngineStations {
   void load_model(const EngineOptions& options, EngineParts& parts, const OnProgress& on_progress);
   KvStation::MakeBacking store_maker(const EngineOptions& options, StoreFiles* files,
                                      const std::optional<WeightsHash>& weights);
-  void make_kv(const EngineOptions& options, const EngineParts& parts,
+  void make_kv(const EngineOptions& options, EngineParts& parts,
                const std::optional<WeightsHash>& weights);
+  KvMedium kv_medium() const;
   void make_drafts(const EngineOptions& options, EngineParts& parts);
 };
 

@@ -59,7 +59,14 @@ void LlmEngine::replace_last_token(SequenceId id, int32_t token_id) {
   sequence->draft.record.may_draft = false;
 }
 
+// What requests did since the last step, such as leaving, is told to routers with this one.
 std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
+  std::vector<RequestOutput> outputs = advance(watch);
+  stations_.kv->tell_routers();
+  return outputs;
+}
+
+std::vector<RequestOutput> LlmEngine::advance(const PassWatch* watch) {
   std::vector<RequestOutput> outputs;
   take_cancelled(outputs);
   // What a request got from the store is shown as progress of its prompt.

@@ -90,6 +90,7 @@ class LlmEngine {
   const TimelineRing* timeline_ring() const { return stations_.recorders.ring.get(); }
 
  private:
+  std::vector<RequestOutput> advance(const PassWatch* watch);
   void fail_request(SequenceId id, std::string error);
   void take_cancelled(std::vector<RequestOutput>& outputs);
   std::optional<std::span<const SampledToken>> run(const Batch& batch, const PassWatch* watch);

@@ -35,6 +35,7 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
       tail_tokens_(options.tail_tokens),
       on_discard_(options.on_discard),
       resumes_after_(options.resumes_after),
+      on_findable_(options.on_findable),
       on_forgotten_(options.on_forgotten),
       num_holders_(static_cast<size_t>(options.num_blocks)),
       num_holds_(static_cast<size_t>(options.num_blocks)),
@@ -177,10 +178,19 @@ void BlockManager::seal_tail(SequenceKv& sequence, std::span<const int32_t> all_
   if (enable_prefix_caching_ && end <= num_shareable_tokens(sequence.prefill_tokens())) {
     const auto block_tokens = static_cast<size_t>(block_tokens_);
     const size_t first = static_cast<size_t>(sequence.num_sealed_blocks_) * block_tokens;
-    sequence.sealed_prefix_ = index_.insert(sequence.tail().id, sequence.sealed_prefix_,
-                                            all_tokens.subspan(first, block_tokens));
+    enter(sequence, all_tokens.subspan(first, block_tokens));
   }
   ++sequence.num_sealed_blocks_;
+}
+
+// The prefix is new unless a twin has it.
+void BlockManager::enter(SequenceKv& sequence, std::span<const int32_t> tokens) {
+  const BlockId id = sequence.tail().id;
+  const int64_t parent_id = sequence.sealed_prefix_.id;
+  sequence.sealed_prefix_ = index_.insert(id, sequence.sealed_prefix_, tokens);
+  if (on_findable_ && !index_.twin(id).valid()) {
+    on_findable_(sequence.sealed_prefix_.id, parent_id, tokens);
+  }
 }
 
 void BlockManager::release(SequenceKv& sequence) {
@@ -198,6 +208,22 @@ std::vector<CachedBlock> BlockManager::cached_blocks() const {
         {.id = id, .prefix_id = index_.prefix(id).id, .parent_id = index_.parent_id(id)});
   }
   return blocks;
+}
+
+// Ids are monotonic, and a prefix is entered after its parent. Twins share an id.
+std::vector<FindablePrefix> BlockManager::findable_prefixes() const {
+  std::vector<FindablePrefix> prefixes;
+  prefixes.reserve(static_cast<size_t>(index_.size()));
+  for (int32_t i = 0; i < num_blocks(); ++i) {
+    const BlockId block(i);
+    if (!index_.contains(block)) continue;
+    prefixes.push_back(
+        {.id = index_.prefix(block).id, .parent_id = index_.parent_id(block), .block = block});
+  }
+  std::ranges::sort(prefixes, {}, &FindablePrefix::id);
+  const auto same = std::ranges::unique(prefixes, {}, &FindablePrefix::id);
+  prefixes.erase(same.begin(), same.end());
+  return prefixes;
 }
 
 // A block for new tokens, with one holder: a blank one, else the oldest cached. REQUIRES: a free

@@ -54,6 +54,11 @@ struct BlockManagerOptions {
   // Of models whose KV alone continues no text: whether a sequence can go on after the prefix with
   // this id (Prefix::id). Hits end at such prefixes alone. Empty: at any.
   std::function<bool(int64_t prefix_id)> resumes_after = {};
+  // Called when a prefix becomes findable: its first block was sealed. `parent_id` is that of the
+  // prefix one block shorter (Prefix::id), `tokens` are its last block's. Must not call back into
+  // the manager.
+  std::function<void(int64_t prefix_id, int64_t parent_id, std::span<const int32_t> tokens)>
+      on_findable = {};
   // Called when a prefix cannot be found any more: its last block was evicted. Its id is not used
   // again. Must not call back into the manager.
   std::function<void(int64_t prefix_id)> on_forgotten = {};
@@ -81,6 +86,14 @@ struct CachedBlock {
   BlockId id;
   int64_t prefix_id = 0;
   int64_t parent_id = 0;
+};
+
+// A prefix that has a block in memory, and that block. Its parent may have none (see the head of
+// this file).
+struct FindablePrefix {
+  int64_t id = 0;
+  int64_t parent_id = 0;
+  BlockId block;
 };
 
 struct PrefixCacheStats {
@@ -148,6 +161,8 @@ class BlockManager {
   std::span<const int32_t> tokens(BlockId id) const { return index_.tokens(id); }
   // The id of the prefix that ends with it (Prefix::id).
   int64_t prefix_id(BlockId id) const { return index_.prefix(id).id; }
+  // The id of a salt's empty prefix: the parent of the first blocks of its prompts.
+  int64_t root_id(CacheSalt salt) const { return index_.root(salt).id; }
 
   // The tokens of a prompt that may come from elsewhere instead of being computed: a multiple of
   // hit_granule_tokens, as what is found in the cache.
@@ -177,6 +192,9 @@ class BlockManager {
   // in order of position. Cost: O(cached), allocates.
   std::vector<CachedBlock> cached_blocks() const;
 
+  // All prefixes that have a block, each once and after its parent. Cost: O(all blocks), allocates.
+  std::vector<FindablePrefix> findable_prefixes() const;
+
   // For tests: aborts unless every block is in exactly one state, the reference counts are those of
   // `sequences` (all that are begun) and of hold(), each of these has consistent counts, and every
   // findable block's prefix is findable. Cost: O(all blocks), allocates.
@@ -191,6 +209,7 @@ class BlockManager {
   BlockId take_free();
   void take_findable(BlockId id);
   void seal_tail(SequenceKv& sequence, std::span<const int32_t> all_tokens);
+  void enter(SequenceKv& sequence, std::span<const int32_t> tokens);
   void drop(BlockId id);
   void remove_hold(BlockId id);
   void remove_holder(BlockId id);
@@ -208,6 +227,7 @@ class BlockManager {
   int64_t tail_tokens_;
   std::function<void(BlockId)> on_discard_;
   std::function<bool(int64_t)> resumes_after_;
+  std::function<void(int64_t, int64_t, std::span<const int32_t>)> on_findable_;
   std::function<void(int64_t)> on_forgotten_;
 
   std::vector<int32_t> num_holders_;  // [num_blocks]: the reference counts

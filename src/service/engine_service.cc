@@ -66,9 +66,13 @@ void EngineService::load(const MakeEngine& make_engine, const ServiceLimits& lim
       state_of(*engine_));
 }
 
+void EngineService::check(const ServiceRequest& request) const {
+  engine_->front().check(request.prompt, request.params);
+}
+
 Submitted EngineService::submit(ServiceRequest request, RequestSink sink) {
   SLUICE_CHECK(sink != nullptr);
-  engine_->front().check(request.prompt, request.params);
+  check(request);
   if (!request.pin.empty())
     engine_->kv().pins().check_room(request.pin, std::ssize(request.prompt));
   return table_->admit(std::move(request), std::move(sink));

@@ -68,6 +68,9 @@ class EngineService {
   EngineService(const EngineService&) = delete;
   EngineService& operator=(const EngineService&) = delete;
 
+  // What `submit` checks of a request but the room for it: nothing is queued.
+  // Errors: those of LLM::add_request.
+  void check(const ServiceRequest& request) const;
   // Checks the request on the caller's thread and queues it, or refuses it.
   // Errors: those of LLM::add_request. REQUIRES: the sink is not empty.
   Submitted submit(ServiceRequest request, RequestSink sink);

@@ -43,6 +43,7 @@ TEST(ForeignOptions, AreAnsweredWithOurs) {
        {{"--temp", "0"}, "here it is --temperature"},
        {{"--cache-type-k", "q8_0"}, "here it is --kv-cache-dtype"},
        {{"--enable-prefix-caching"}, "prefix caching is on"},
+       {{"--kv-events-config", "{}"}, "--kv-events tcp"},
        {{"-fa"}, "nothing to choose"},
        {{"--hf-repo", "a/b"}, "hf download"},
        {{"--no-mmap"}, "not needed"},

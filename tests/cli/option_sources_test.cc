@@ -170,7 +170,7 @@ TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
   std::set<std::string> fields;
   for (const char* header :
        {"engine_options.h", "kv_options.h", "sparse_options.h", "speculative_options.h",
-        "kv_store_options.h", "state_cache_options.h"}) {
+        "kv_store_options.h", "kv_events_options.h", "state_cache_options.h"}) {
     std::ifstream file(testing::source_dir() / "include/sluice" / header);
     const std::regex member("^  [\\w:<>, ]+[ >](\\w+)( = [^;]*)?;.*$");
     std::smatch match;

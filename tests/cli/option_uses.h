@@ -97,6 +97,13 @@ inline const std::map<std::string, std::vector<Witness>> kWitnesses = {
       {{"--kv-store-min-tokens", "0"}, {"--kv-store", "s"}},
       {{"--state-cache-bytes", "1G"}},
       {{"--state-snapshot-tokens", "4K"}}}},
+    {"events",
+     {{{"--kv-events", "tcp://*:1"}},
+      {{"--kv-events-replay", "tcp://*:2"}, {"--kv-events", "tcp://*:1"}},
+      {{"--kv-events-topic", "t"}, {"--kv-events", "tcp://*:1"}},
+      {{"--kv-events-buffer-steps", "9"},
+       {"--kv-events", "tcp://*:1", "--kv-events-replay", "tcp://*:2"}},
+      {{"--kv-events-hwm", "9"}, {"--kv-events", "tcp://*:1"}}}},
     {"seed", {{{"--seed", "3"}}}},
 };
 
@@ -131,7 +138,7 @@ inline std::set<std::string> engine_option_names() {
     for (const auto& row : rows) names.insert(long_option(row.facts));
   };
   add(kEngineOptionRows), add(kKvOptionRows), add(kKvOffloadRows), add(kSparseOptionRows);
-  add(kSpeculativeRows), add(kKvStoreRows), add(kStateCacheRows);
+  add(kSpeculativeRows), add(kKvStoreRows), add(kKvEventsRows), add(kStateCacheRows);
   return names;
 }
 

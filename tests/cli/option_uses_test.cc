@@ -6,25 +6,27 @@ namespace sluice::cli {
 namespace {
 
 const CommandUses kCommandUses = {
-    {"run", {{"run", "-m", "d", "-v", "x"}, {}}},
+    {"run", {{"run", "-m", "d", "-v", "x"}, {"events"}}},
     {"serve", {{"serve", "-m", "d"}, {"audit"}}},
     // A plan has all of them; it is made without loading, so nothing is random.
-    {"inspect", {{"inspect", "d"}, {"seed"}}},
+    {"inspect", {{"inspect", "d"}, {"events", "seed"}}},
     {"score",
-     {{"score", "-m", "d", "x"}, {"stalls", "audit", "drafts", "decode policy", "store", "seed"}}},
+     {{"score", "-m", "d", "x"},
+      {"stalls", "audit", "drafts", "decode policy", "store", "events", "seed"}}},
     {"trace",
      {{"trace", "-m", "d", "--tokens", "1", "-o", "f"},
-      {"stalls", "audit", "drafts", "decode policy", "store", "seed"}}},
+      {"stalls", "audit", "drafts", "decode policy", "store", "events", "seed"}}},
     // KV stays on the device unless asked.
     {"bench decode",
-     {{"bench", "decode", "d"}, {"sequences", "stalls", "audit", "offload", "store"}}},
+     {{"bench", "decode", "d"}, {"sequences", "stalls", "audit", "offload", "store", "events"}}},
     {"bench prefill",
      {{"bench", "prefill", "d"},
-      {"sequences", "stalls", "audit", "offload", "drafts", "decode policy", "store"}}},
-    {"bench throughput", {{"bench", "throughput", "d"}, {"audit", "offload", "store"}}},
-    {"bench serve", {{"bench", "serve", "d"}, {"audit", "offload", "store"}}},
+      {"sequences", "stalls", "audit", "offload", "drafts", "decode policy", "store", "events"}}},
+    {"bench throughput", {{"bench", "throughput", "d"}, {"audit", "offload", "store", "events"}}},
+    {"bench serve", {{"bench", "serve", "d"}, {"audit", "offload", "store", "events"}}},
     // Its rows are resident and offloaded.
-    {"bench offload", {{"bench", "offload", "d"}, {"sequences", "stalls", "audit", "store"}}},
+    {"bench offload",
+     {{"bench", "offload", "d"}, {"sequences", "stalls", "audit", "store", "events"}}},
 };
 
 TEST(EveryEngineOption, HasAKindOfWork) {
@@ -52,6 +54,9 @@ TEST(UnusedOptions, AreRefusedWithTheRemedy) {
       {{"score", "-m", "d", "--seed", "1", "--load-format", "dummy", "x"}, ""},
       {{"run", "-m", "d", "--kv-store-mode", "read-only", "x"}, "add --kv-store DIR"},
       {{"serve", "-m", "d", "--kv-store-min-tokens", "1K"}, "add --kv-store DIR"},
+      {{"serve", "-m", "d", "--kv-events-topic", "t"}, "add --kv-events ENDPOINT"},
+      {{"serve", "-m", "d", "--kv-events", "tcp://*:1", "--kv-events-buffer-steps", "9"},
+       "add --kv-events-replay"},
       {{"run", "-m", "d", "--num-speculative-tokens", "4", "x"}, "add --speculative-method"},
       {{"run", "-m", "d", "--sparse-policy", "full+quest", "--speculative-method", "sparse",
         "--prompt-lookup-max", "5", "x"},

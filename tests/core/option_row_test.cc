@@ -25,6 +25,7 @@ void for_each_row(const Look& look) {
   all(kKvOptionRows, KvOptions());
   all(kKvOffloadRows, KvOptions());
   all(kKvStoreRows, KvStoreOptions());
+  all(kKvEventsRows, KvEventsOptions());
   all(kStateCacheRows, StateCacheOptions());
   all(kSparseOptionRows, SparseOptions());
   all(kSpeculativeRows, SpeculativeOptions());

@@ -21,14 +21,17 @@ namespace {
 const CommandUses kCommandUses = {
     // Its rows are resident and offloaded.
     {"sparse",
-     {{"sparse", "d", "--sparse-policy", "sampled+quest"}, {"sequences", "stalls", "store"}}},
+     {{"sparse", "d", "--sparse-policy", "sampled+quest"},
+      {"sequences", "stalls", "store", "events"}}},
     {"overlap",
-     {{"overlap", "d"}, {"sequences", "stalls", "audit", "offload", "drafts", "store", "seed"}}},
+     {{"overlap", "d"},
+      {"sequences", "stalls", "audit", "offload", "drafts", "store", "events", "seed"}}},
     {"speculative",
-     {{"speculative", "d"}, {"sequences", "stalls", "audit", "prefixes", "cache", "store"}}},
-    {"recall", {{"recall", "d"}, {"stalls", "audit", "offload", "drafts", "store"}}},
-    {"load", {{"load", "d"}, {"stalls", "audit", "offload", "store", "seed"}}},
-    {"structured", {{"structured", "d"}, {"sequences", "prefixes", "store", "seed"}}},
+     {{"speculative", "d"},
+      {"sequences", "stalls", "audit", "prefixes", "cache", "store", "events"}}},
+    {"recall", {{"recall", "d"}, {"stalls", "audit", "offload", "drafts", "store", "events"}}},
+    {"load", {{"load", "d"}, {"stalls", "audit", "offload", "store", "events", "seed"}}},
+    {"structured", {{"structured", "d"}, {"sequences", "prefixes", "store", "events", "seed"}}},
 };
 
 const OwnRefusals kOwnRefusals = {

@@ -29,7 +29,6 @@ EngineReading reading() {
           .num_blocks = 8,
           .num_used_blocks = 6,
           .block_tokens = 16,
-          .num_device_blocks = 4,
           .num_host_blocks = 8,
           .device_kv = KvBytes{.used = 10, .cached = 20, .free = 30},
           .host_kv = KvBytes{.used = 1, .cached = 2, .free = 3},
@@ -43,6 +42,7 @@ EngineReading reading() {
                                .num_skipped_blocks = 5,
                                .num_bad_files = 6,
                                .num_write_errors = 8},
+          .events = KvEventSums{.num_sent = 12, .num_dropped = 13},
           .step_tokens = {.bounds = {1, 8}, .cumulative = {2, 3}, .count = 4, .sum = 30},
           .last_progress_s = 0.25,
           .num_warnings = 2};
@@ -173,6 +173,8 @@ TEST(MetricsPage, HasTheNamesThatDashboardsRead) {
       {"sluice:store_skipped_blocks_total", "counter"},
       {"sluice:store_bad_files_total", "counter"},
       {"sluice:store_write_errors_total", "counter"},
+      {"sluice:kv_events_total", "counter"},
+      {"sluice:kv_events_dropped_total", "counter"},
       {"sluice:warnings_total", "counter"},
       {"sluice:log_lines_lost_total", "counter"},
       {"process_resident_memory_bytes", "gauge"},
@@ -185,7 +187,7 @@ TEST(MetricsPage, ShowsTheEngine) {
   EXPECT_EQ(page.at("vllm:num_requests_running"), 3);
   EXPECT_EQ(page.at("vllm:num_requests_waiting"), 2);
   EXPECT_EQ(page.at("vllm:kv_cache_usage_perc"), 0.75);
-  EXPECT_EQ(page.at("vllm:cache_config_info{block_size=16,num_gpu_blocks=4,num_cpu_blocks=8}"), 1);
+  EXPECT_EQ(page.at("vllm:cache_config_info{block_size=16,num_gpu_blocks=8,num_cpu_blocks=8}"), 1);
   EXPECT_EQ(page.at("vllm:num_preemptions_total"), 1);
   EXPECT_EQ(page.at("sluice:kv_bytes{place=device,state=used}"), 10);
   EXPECT_EQ(page.at("sluice:kv_bytes{place=device,state=cached}"), 20);
@@ -203,6 +205,8 @@ TEST(MetricsPage, ShowsTheEngine) {
   EXPECT_EQ(page.at("sluice:http_requests_total{route=/v1/models/{},code=200}"), 1);
   EXPECT_EQ(page.at("sluice:store_bad_files_total"), 6);
   EXPECT_EQ(page.at("sluice:store_write_errors_total"), 8);
+  EXPECT_EQ(page.at("sluice:kv_events_total"), 12);
+  EXPECT_EQ(page.at("sluice:kv_events_dropped_total"), 13);
   EXPECT_EQ(page.at("sluice:warnings_total"), 2);
   EXPECT_EQ(page.at("sluice:log_lines_lost_total"), 11);
   EXPECT_EQ(page.at("process_resident_memory_bytes"), 4096);

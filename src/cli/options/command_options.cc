@@ -207,6 +207,7 @@ void declare(OptionSet& set, ServeCommand* serve) {
   declare_seed(set, &serve->engine);
   declare_engine(set, &serve->engine);
   declare_kept(set, &serve->engine);
+  declare_events(set, &serve->engine);
   declare_gpu_lock(set, &serve->gpu_lock);
 }
 

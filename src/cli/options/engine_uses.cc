@@ -70,6 +70,16 @@ void refuse_options_of_parts_off(const EngineOptions& engine, const Given& given
     refuse_given(given, {"--kv-store-bytes", "--kv-store-mode", "--kv-store-min-tokens"},
                  "there is no KV store; add --kv-store DIR, or leave it out");
   }
+  if (!engine.kv_events.endpoint) {
+    refuse_given(
+        given,
+        {"--kv-events-replay", "--kv-events-topic", "--kv-events-buffer-steps", "--kv-events-hwm"},
+        "no events are sent; add --kv-events ENDPOINT, or leave it out");
+  }
+  if (!engine.kv_events.replay_endpoint) {
+    refuse_given(given, {"--kv-events-buffer-steps"},
+                 "nobody can ask for old events; add --kv-events-replay ENDPOINT, or leave it out");
+  }
   if (engine.speculative.config) return;  // the engine refuses the other four beside it
   const SpeculativeMethod method = engine.speculative.method;
   if (method == SpeculativeMethod::kNone) {

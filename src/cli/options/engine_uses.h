@@ -34,9 +34,9 @@ void refuse_unused(const EngineOptions& engine, const Given& given,
 // Errors: kInvalidArgument, "--device is given, but <why>".
 void refuse_engine_options(const Given& given, const std::string& why);
 
-// Refuses options of a part of the engine that is off: of a KV store without its directory, of
-// speculation without a method, of n-grams with a method that looks for none. Errors:
-// kInvalidArgument.
+// Refuses options of a part of the engine that is off: of a KV store without its directory, of KV
+// events without their endpoint, of speculation without a method, of n-grams with a method that
+// looks for none. Errors: kInvalidArgument.
 void refuse_options_of_parts_off(const EngineOptions& engine, const Given& given);
 
 }  // namespace sluice::cli

@@ -62,6 +62,9 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
      "auto bfloat16"},
     {"-q --quantization --load-in-8bit --load-in-4bit", "",
      "weights are as the files have them: give a GGUF file, decoded to bf16"},
+    {"--kv-events-config", "",
+     "each has an option of its own: sluice serve --kv-events tcp://*:5557, --kv-events-replay, "
+     "--kv-events-topic"},
     {"--enable-prefix-caching", "", "prefix caching is on; --no-prefix-caching takes it off"},
     {"--no-enable-prefix-caching --disable-radix-cache", "--no-prefix-caching", ""},
     {"--enable-chunked-prefill --no-enable-chunked-prefill", "",

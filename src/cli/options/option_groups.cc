@@ -45,6 +45,11 @@ void declare_kept(OptionSet& set, EngineOptions* engine) {
   add_options(set, kStateCacheRows, &engine->state_cache);
 }
 
+void declare_events(OptionSet& set, EngineOptions* engine) {
+  set.group("KV events for routers (docs/kv_events.md)");
+  add_options(set, kKvEventsRows, &engine->kv_events);
+}
+
 void declare_gpu_lock(OptionSet& set, bool* gpu_lock) {
   set.set_flag("--gpu-lock", "wait until no other holder of this lock uses the GPU, then hold it",
                gpu_lock);

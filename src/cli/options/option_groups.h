@@ -19,9 +19,11 @@ inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 inline constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
 // All of EngineOptions except timeline, seed, and what is kept for later requests (the KV store and
-// states of hybrids), which only some commands have.
+// states of hybrids) or told to others, which only some commands have.
 void declare_engine(OptionSet& set, EngineOptions* engine);
 void declare_kept(OptionSet& set, EngineOptions* engine);
+// What a server tells routers.
+void declare_events(OptionSet& set, EngineOptions* engine);
 void declare_timeline(OptionSet& set, EngineOptions* engine);
 // --seed: of dummy weights, of sampling without a seed of its own, of random prompts and needles.
 void declare_seed(OptionSet& set, EngineOptions* engine);

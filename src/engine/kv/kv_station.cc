@@ -22,9 +22,11 @@ int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 :
 
 }  // namespace
 
-KvStation::KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing)
+KvStation::KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing,
+                     CacheEvents events)
     : has_states_(options.has_states),
       follower_(follower),
+      events_(std::move(events)),
       blocks_(with_functions(options)),
       snapshots_(options.snapshots, blocks_, follower),
       backing_(make_backing ? make_backing(blocks_, snapshots_) : std::make_unique<KvBacking>()),
@@ -43,9 +45,18 @@ BlockManagerOptions KvStation::with_functions(const Options& options) {
     follower_.discard(id);
     backing_->forget(id);
   };
+  if (events_.exist()) {
+    blocks.on_findable = [this](int64_t prefix, int64_t parent, std::span<const int32_t> tokens) {
+      events_.findable(prefix, parent, tokens);
+    };
+    blocks.on_forgotten = [this](int64_t prefix) { events_.forgotten(prefix); };
+  }
   if (!options.has_states) return blocks;
   blocks.resumes_after = [this](int64_t prefix) { return snapshots_.contains(prefix); };
-  blocks.on_forgotten = [this](int64_t prefix) { snapshots_.forgotten(prefix); };
+  blocks.on_forgotten = [this](int64_t prefix) {
+    snapshots_.forgotten(prefix);
+    events_.forgotten(prefix);
+  };
   return blocks;
 }
 
@@ -59,6 +70,7 @@ bool KvStation::begin(Sequence& sequence, int64_t num_new_tokens) {
     return false;
   }
   begun_.emplace(sequence.id, &sequence.kv);
+  events_.begun(blocks_.root_id(sequence.salt), sequence.params.cache_salt);
   sequence.set_cached();
   snapshots_.begun(sequence);
   backing_->begin(sequence);
@@ -135,6 +147,7 @@ void KvStation::release(Sequence& sequence) {
   follower_.release(sequence.id);
   backing_->release(sequence);
   blocks_.release(sequence.kv);
+  events_.released(blocks_.root_id(sequence.salt));
   begun_.erase(sequence.id);
 }
 

@@ -1,6 +1,6 @@
 // KvStation: the blocks of all sequences. One call for each event of their life, which reaches the
-// block tables, the memory of blocks, the snapshots of states, the KV store and the pins in the
-// order that they need.
+// block tables, the memory of blocks, the snapshots of states, the KV store, the pins and the
+// events for routers in the order that they need.
 //
 // Owned by LlmEngine; the scheduler begins, reserves and releases, the engine commits. The memory
 // is behind KvFollower and the store behind KvBacking: both may be absent (null objects). Thread
@@ -12,6 +12,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "engine/kv/cache_events.h"
 #include "engine/kv/kv_backing.h"
 #include "engine/kv/pins.h"
 #include "engine/kv/state_snapshots.h"
@@ -37,7 +38,8 @@ class KvStation final : public KvTables {
   using MakeBacking =
       std::function<std::unique_ptr<KvBacking>(BlockManager& blocks, StateSnapshots& snapshots)>;
   // REQUIRES: the follower outlives the station. Errors: those of `make_backing`.
-  KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing = {});
+  KvStation(const Options& options, KvFollower& follower, const MakeBacking& make_backing = {},
+            CacheEvents events = {});
   KvStation(const KvStation&) = delete;
   KvStation& operator=(const KvStation&) = delete;
 
@@ -87,10 +89,13 @@ class KvStation final : public KvTables {
   // Waits until all blocks that shall be stored are. Gives up, false, if no block is written for
   // seconds. Errors: kDevice.
   bool flush();
+  // Tells routers what prompts can and cannot find any more; called after each step.
+  void tell_routers() { events_.flush(blocks_); }
 
   const BlockManager& blocks() const { return blocks_; }
   const KvBacking& store() const { return *backing_; }
   const StateSnapshots& snapshots() const { return snapshots_; }
+  const CacheEvents& events() const { return events_; }
   Pins& pins() { return pins_; }
   const Pins& pins() const { return pins_; }
 
@@ -100,6 +105,7 @@ class KvStation final : public KvTables {
 
   const bool has_states_;
   KvFollower& follower_;
+  CacheEvents events_;
   BlockManager blocks_;
   StateSnapshots snapshots_;
   std::unordered_map<SequenceId, const SequenceKv*> begun_;

@@ -24,6 +24,14 @@ void refuse_given(const EngineOptions& options, const ModelConfig& config) {
          "accepted token yet; take 'none'",
          speculative_method_name(method), name);
   }
+  // A router would send a prompt to where its KV is, although the states after it are gone.
+  if (options.kv_events.endpoint) {
+    fail(ErrorCode::kUnsupported,
+         "kv_events is '{}', but events have no word for the recurrent states of {}, without which "
+         "cached blocks are of no use; leave kv_events out, and let the router go by texts or "
+         "sessions",
+         *options.kv_events.endpoint, name);
+  }
 }
 
 // Options of snapshots where none can be taken.

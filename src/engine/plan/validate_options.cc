@@ -22,6 +22,22 @@ void check_kv_store(const EngineOptions& options) {
        *store.dir);
 }
 
+// There is nothing to tell without a prefix cache.
+void check_kv_events(const EngineOptions& options) {
+  const KvEventsOptions& events = options.kv_events;
+  if (!events.endpoint) {
+    if (!events.replay_endpoint) return;
+    fail(ErrorCode::kInvalidArgument,
+         "kv_events_replay is '{}', but there are no kv_events; name their endpoint",
+         *events.replay_endpoint);
+  }
+  if (options.enable_prefix_caching) return;
+  fail(ErrorCode::kInvalidArgument,
+       "kv_events is '{}', but prefix caching is off, without which no block can be found; leave "
+       "one of the two out",
+       *events.endpoint);
+}
+
 }  // namespace
 
 void validate_options(const EngineOptions& options) {
@@ -30,10 +46,12 @@ void validate_options(const EngineOptions& options) {
   check_options(kKvOptionRows, options.kv);
   check_options(kKvOffloadRows, options.kv);
   check_options(kKvStoreRows, options.kv_store);
+  check_options(kKvEventsRows, options.kv_events);
   check_options(kStateCacheRows, options.state_cache);
   check_options(kSparseOptionRows, options.sparse);
   check_options(kSpeculativeRows, options.speculative);
   check_kv_store(options);
+  check_kv_events(options);
   if (options.kv.offload == KvOffload::kLayerwise && options.prefill_chunk_tokens) {
     fail(ErrorCode::kInvalidArgument,
          "prefill_chunk_tokens is {}, but kv_offload 'layerwise' takes whole prompts; leave it out "

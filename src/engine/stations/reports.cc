@@ -2,6 +2,7 @@
 #include "engine/stations/reports.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace sluice {
 
@@ -30,6 +31,10 @@ EngineStats Reports::stats() const {
   stats.num_graph_launches = stations_.rank.runner().graphs().num_launches();
   stations_.observer.read_transfers(stats);
   stations_.kv.store().read_stats(stats);
+  if (const CacheEvents& events = stations_.kv.events(); events.exist()) {
+    const EventCounts counts = events.counts();
+    stats.kv_events = KvEventStats{.num_sent = counts.num_sent, .num_dropped = counts.num_dropped};
+  }
   return stats;
 }
 
@@ -59,6 +64,10 @@ std::vector<std::string> Reports::notes() const {
                               static_cast<double>(plan.memory.device_used_bytes()) / (1 << 30)));
   notes.push_back(fmt::format("KV cache: {} blocks of {} tokens; policy: {}", plan.num_blocks,
                               plan.kv_layout.block.block_tokens, stations_.rank.policies().name()));
+  const std::vector<std::string> endpoints = stations_.kv.events().endpoints();
+  if (!endpoints.empty()) {
+    notes.push_back(fmt::format("KV events: {}", fmt::join(endpoints, ", replays on ")));
+  }
   return notes;
 }
 

@@ -53,6 +53,10 @@ http::Fault fault_of_exception(const std::exception_ptr& exception) {
   }
 }
 
+http::Fault fault_of_check(const Error& error) {
+  return {.status = error.code() == ErrorCode::kDevice ? 500 : 400, .message = error.what()};
+}
+
 void Call::record(Ending ending) const {
   context->state.http_metrics().answered(route, ending.status);
   if (!context->log) return;

@@ -23,6 +23,7 @@
 #include "server/http/http_server.h"
 #include "server/http/limits.h"
 #include "server/metrics/request_log.h"
+#include "sluice/error.h"
 
 namespace sluice::server {
 
@@ -50,6 +51,9 @@ void record_refusal(ServerContext& context, const http::RefusedRequest& refused)
 
 // What a request is told whose handling threw: 503 with Retry-After if memory ran out, else 500.
 http::Fault fault_of_exception(const std::exception_ptr& exception);
+// What a request is told that the service's check does not let through: 400, but for a device that
+// has failed.
+http::Fault fault_of_check(const Error& error);
 
 struct Call {
   // Outlives the call: the workers end before the context does.

@@ -116,8 +116,7 @@ std::optional<http::Fault> Generation::submit_all(std::vector<ServiceRequest> ch
     try {
       if (std::optional<http::Fault> fault = submit(i, std::move(choices[i]))) return fault;
     } catch (const Error& error) {
-      return http::Fault{.status = error.code() == ErrorCode::kDevice ? 500 : 400,
-                         .message = error.what()};
+      return fault_of_check(error);
     }
   }
   return std::nullopt;

@@ -18,39 +18,70 @@ void answer(const Call& call, std::shared_ptr<const ServedModel> model,
   start_generation(call, std::move(model), request, std::move(options), std::move(writer));
 }
 
-void complete(const Call& call, std::shared_ptr<const ServedModel> model) {
-  auto read = api::read_completion(call.body, model->rules);
-  const api::CompletionRequest* request = call.value_or_fail(read);
-  if (request == nullptr || !call.has_model(request->model)) return;
-  if (!may_wait(call, *model, *request, request->prompts.size())) return;
-  const auto options = answer_options(call, *request);
+// The options of a completion with the ids of its prompts; null after answering with an error.
+std::shared_ptr<api::AnswerOptions> completion_options(const Call& call, const ServedModel& model,
+                                                       const api::CompletionRequest& request) {
+  if (!call.has_model(request.model)) return nullptr;
+  if (!may_wait(call, model, request, request.prompts.size())) return nullptr;
+  auto options = answer_options(call, request);
   options->route = api::AnswerRoute::kCompletions;
-  options->echo = request->echo;
-  for (const api::PromptInput& input : request->prompts) {
-    auto encoded = api::input_ids(input,
-                                  {.add_special_tokens = request->add_special_tokens,
-                                   .parse_special = request->parse_special},
-                                  model->service.tokenizer());
+  options->echo = request.echo;
+  for (const api::PromptInput& input : request.prompts) {
+    auto encoded = api::input_ids(
+        input,
+        {.add_special_tokens = request.add_special_tokens, .parse_special = request.parse_special},
+        model.service.tokenizer());
     Ids* ids = call.value_or_fail(encoded);
-    if (ids == nullptr) return;
+    if (ids == nullptr) return nullptr;
     api::AnswerPrompt& prompt = options->prompts.emplace_back();
     prompt.ids = std::move(*ids);
     // Kept as long as the answer takes, so only where the answer has it.
-    if (const auto* text = std::get_if<std::string>(&input); text != nullptr && request->echo) {
+    if (const auto* text = std::get_if<std::string>(&input); text != nullptr && request.echo) {
       prompt.text = *text;
     }
   }
-  answer(call, std::move(model), *request, options);
+  return options;
+}
+
+// As completion_options, of a chat.
+std::shared_ptr<api::AnswerOptions> chat_options(const Call& call, const ServedModel& model,
+                                                 api::ChatRequest& request) {
+  if (!call.has_model(request.model)) return nullptr;
+  auto options = answer_options(call, request);
+  options->named_call = request.tool_choice == api::ToolChoice::kNamed;
+  return take_conversation(call, model, request, *options) ? options : nullptr;
+}
+
+void complete(const Call& call, std::shared_ptr<const ServedModel> model) {
+  auto read = api::read_completion(call.body, model->rules);
+  const api::CompletionRequest* request = call.value_or_fail(read);
+  if (request == nullptr) return;
+  const auto options = completion_options(call, *model, *request);
+  if (options != nullptr) answer(call, std::move(model), *request, options);
+}
+
+void render_completion(const Call& call, std::shared_ptr<const ServedModel> model) {
+  auto read = api::read_completion(call.body, model->rules);
+  const api::CompletionRequest* request = call.value_or_fail(read);
+  if (request == nullptr) return;
+  const auto options = completion_options(call, *model, *request);
+  if (options != nullptr) answer_rendered(call, *model, *request, *options);
 }
 
 void chat(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_chat(call.body, model->rules);
   api::ChatRequest* request = call.value_or_fail(read);
-  if (request == nullptr || !call.has_model(request->model)) return;
-  const auto options = answer_options(call, *request);
-  options->named_call = request->tool_choice == api::ToolChoice::kNamed;
-  if (!take_conversation(call, *model, *request, *options)) return;
-  answer(call, std::move(model), *request, options);
+  if (request == nullptr) return;
+  const auto options = chat_options(call, *model, *request);
+  if (options != nullptr) answer(call, std::move(model), *request, options);
+}
+
+void render_chat(const Call& call, std::shared_ptr<const ServedModel> model) {
+  auto read = api::read_chat(call.body, model->rules);
+  api::ChatRequest* request = call.value_or_fail(read);
+  if (request == nullptr) return;
+  const auto options = chat_options(call, *model, *request);
+  if (options != nullptr) answer_rendered(call, *model, *request, *options);
 }
 
 void count_chat_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
@@ -76,6 +107,17 @@ void add_generation_routes(http::Router& router, ServerContext& context) {
                   {.pattern = "/v1/chat/completions/input_tokens",
                    .answering = count_chat_tokens,
                    .facts = {.summary = "the size of a chat's prompt", .body = &api::kChatBody}});
+  add_model_route(
+      router, context,
+      {.pattern = "/v1/completions/render",
+       .answering = render_completion,
+       .facts = {.summary = "the token ids of a completion's prompts, without running them",
+                 .body = &api::kCompletionBody}});
+  add_model_route(router, context,
+                  {.pattern = "/v1/chat/completions/render",
+                   .answering = render_chat,
+                   .facts = {.summary = "the token ids of a chat's prompt, without running it",
+                             .body = &api::kChatBody}});
 }
 
 }  // namespace sluice::server

@@ -22,7 +22,7 @@ void add_preflight_routes(http::Router& router, ServerContext& context);
 void add_status_routes(http::Router& router, ServerContext& context);
 // Text: /tokenize, /detokenize, /apply-template, /tokenizer_info.
 void add_text_routes(http::Router& router, ServerContext& context);
-// Generation: /v1/completions, /v1/chat/completions and its input_tokens.
+// Generation: /v1/completions, /v1/chat/completions and its input_tokens, and /render of both.
 void add_generation_routes(http::Router& router, ServerContext& context);
 // Messages: /v1/messages, /v1/messages/count_tokens.
 void add_messages_routes(http::Router& router, ServerContext& context);

@@ -87,7 +87,6 @@ metrics::EngineReading ServedModel::reading() const {
                                  .num_blocks = now.kv.num_blocks,
                                  .num_used_blocks = now.kv.num_used,
                                  .block_tokens = kv.block_tokens,
-                                 .num_device_blocks = kv.on_host ? 0 : kv.num_blocks,
                                  .num_host_blocks = kv.on_host ? kv.num_blocks : 0,
                                  .step_tokens = reading_of(now.steps),
                                  .last_progress_s = static_cast<double>(now.stalled_ns) * 1e-9,
@@ -111,6 +110,10 @@ metrics::EngineReading ServedModel::reading() const {
                                          .num_skipped_blocks = now.stats.num_store_blocks_skipped,
                                          .num_bad_files = now.stats.num_store_bad_files,
                                          .num_write_errors = now.stats.num_store_write_errors};
+  }
+  if (const auto& counts = now.stats.kv_events) {
+    reading.events =
+        metrics::KvEventSums{.num_sent = counts->num_sent, .num_dropped = counts->num_dropped};
   }
   if (const auto& counts = now.stats.speculation) {
     reading.drafts = metrics::DraftCounts{.num_drafts = counts->num_drafts,

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api/answer/answer_body.h"
+#include "server/api/answer/rendered_prompt.h"
 #include "server/api/request/request_prompt.h"
 #include "server/app/generation.h"
 #include "server/app/structured_calls.h"
@@ -208,6 +209,28 @@ void start_generation(const Call& call, std::shared_ptr<const ServedModel> model
                      .writer = std::move(writer),
                      .choices = std::move(*choices),
                      .stream = request.stream});
+}
+
+void answer_rendered(const Call& call, const ServedModel& model, const api::CommonRequest& request,
+                     api::AnswerOptions& options) {
+  auto made = service_requests(request, options, model);
+  const std::vector<ServiceRequest>* choices = call.value_or_fail(made);
+  if (choices == nullptr) return;
+  const bool is_chat = options.route == api::AnswerRoute::kChat;
+  nlohmann::ordered_json prompts = nlohmann::ordered_json::array();
+  try {
+    for (size_t i = 0; i < choices->size(); i += options.n) {
+      const ServiceRequest& first = (*choices)[i];
+      model.service.check(first);
+      const std::string id = is_chat
+                                 ? "chatcmpl-" + options.request_id
+                                 : fmt::format("cmpl-{}-{}", options.request_id, prompts.size());
+      prompts.push_back(api::rendered_prompt(id, first.prompt, first.params));
+    }
+  } catch (const Error& error) {
+    return call.fail(fault_of_check(error));
+  }
+  call.answer_json(api::json_line(is_chat ? prompts.at(0) : prompts));
 }
 
 }  // namespace sluice::server

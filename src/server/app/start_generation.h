@@ -1,4 +1,5 @@
-// The way of a checked request to the engine, for all routes that generate:
+// The way of a checked request to the engine, for all routes that generate, and for those that only
+// show what they would generate from:
 //
 //   if (!call.has_model(request.model)) return;
 //   const auto options = answer_options(call, request);
@@ -50,5 +51,10 @@ void start_generation(const Call& call, std::shared_ptr<const ServedModel> model
                       const api::CommonRequest& request,
                       std::shared_ptr<api::AnswerOptions> options,
                       std::shared_ptr<api::AnswerWriter> writer);
+
+// Answers with what start_generation would submit, one of each prompt, after the same checks but
+// that of the queue: a list for completions, which may have several prompts, one object for a chat.
+void answer_rendered(const Call& call, const ServedModel& model, const api::CommonRequest& request,
+                     api::AnswerOptions& options);
 
 }  // namespace sluice::server

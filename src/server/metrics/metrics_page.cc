@@ -49,6 +49,14 @@ void append_store(Exposition& page, const StoreCounts& store) {
         store.num_write_errors);
 }
 
+void append_events(Exposition& page, const KvEventSums& events) {
+  page.counter("sluice:kv_events_total", "KV events sent to routers.", events.num_sent);
+  page.counter("sluice:kv_events_dropped_total",
+               "KV events that were not sent, since too many waited; AllBlocksCleared and the "
+               "blocks there were came in their place.",
+               events.num_dropped);
+}
+
 // vLLM's names.
 void append_drafts(Exposition& page, const DraftCounts& drafts) {
   const auto count = [&](std::string_view name, std::string_view help, int64_t value) {
@@ -69,10 +77,13 @@ void append_engine(Exposition& page, const EngineReading& engine) {
   append_gauge(page, "vllm:kv_cache_usage_perc",
                "Share of the KV blocks in use, 0 to 1, of the memory that limits admission.",
                engine.kv_usage());
-  page.gauge("vllm:cache_config_info", "The sizes of the KV cache.");
+  // Gateways read num_gpu_blocks as what a replica has room for, so with KV offload it is the
+  // number of the host's blocks.
+  page.gauge("vllm:cache_config_info",
+             "The sizes of the KV cache; num_gpu_blocks are those that limit admission.");
   page.sample(1, Labels()
                      .add("block_size", std::to_string(engine.block_tokens))
-                     .add("num_gpu_blocks", std::to_string(engine.num_device_blocks))
+                     .add("num_gpu_blocks", std::to_string(engine.num_blocks))
                      .add("num_cpu_blocks", std::to_string(engine.num_host_blocks)));
   page.counter("vllm:num_preemptions_total", "Running requests that lost their KV memory.",
                engine.num_preemptions);
@@ -83,6 +94,7 @@ void append_engine(Exposition& page, const EngineReading& engine) {
   }
   if (engine.transfers) append_transfers(page, *engine.transfers);
   if (engine.store) append_store(page, *engine.store);
+  if (engine.events) append_events(page, *engine.events);
   if (engine.drafts) append_drafts(page, *engine.drafts);
   page.histogram("vllm:iteration_tokens_total", "Tokens that a step of the engine computes.",
                  engine.step_tokens);

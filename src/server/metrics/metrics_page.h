@@ -39,6 +39,12 @@ struct StoreCounts {
   int64_t num_write_errors = 0;  // blocks that a fault of the disk or directory kept out
 };
 
+// What routers were told of KV since the engine was made.
+struct KvEventSums {
+  int64_t num_sent = 0;
+  int64_t num_dropped = 0;
+};
+
 // What speculation has done since the engine was made.
 struct DraftCounts {
   int64_t num_drafts = 0;
@@ -56,13 +62,13 @@ struct EngineReading {
   int64_t num_used_blocks = 0;
 
   int64_t block_tokens = 0;
-  int64_t num_device_blocks = 0;
-  int64_t num_host_blocks = 0;  // 0 without KV offload
+  int64_t num_host_blocks = 0;  // of num_blocks, those in host memory: all of them or none
 
   std::optional<KvBytes> device_kv;      // empty: not known
   std::optional<KvBytes> host_kv;        // empty: no KV offload
   std::optional<KvTransfers> transfers;  // empty: no KV offload
   std::optional<StoreCounts> store;      // empty: no KV store
+  std::optional<KvEventSums> events;     // empty: no KV events
   std::optional<DraftCounts> drafts;     // empty: no speculative method
   Histogram::Reading step_tokens;        // of the engine's steps
   // Since the engine began a step or finished a part of a long one; 0 while it has nothing to do.

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <mutex>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "server/app/rig.h"
@@ -96,6 +97,24 @@ TEST(AppStatus, CountsWhatKvOffloadMoves) {
   EXPECT_GT(app.metric("sluice:kv_transfer_bytes_total{direction=h2d}"), 0);
   EXPECT_GT(app.metric("sluice:kv_transfer_bytes_total{direction=d2h}"), 0);
   EXPECT_GE(app.metric("sluice:slot_waits_total"), 0);
+}
+
+// Gateways take num_gpu_blocks for the room of a replica: it is what limits admission, wherever the
+// blocks are.
+TEST(AppStatus, ShowsTheBlocksThatLimitAdmission) {
+  for (const KvOffload offload : {KvOffload::kOff, KvOffload::kChunked}) {
+    EngineOptions engine = app_engine();
+    engine.kv.offload = offload;
+    App app({.engine = engine});
+    app.serve();
+    const KvFacts kv = app.service->kv_facts();
+    ASSERT_GT(kv.num_blocks, 0);
+    ASSERT_EQ(kv.on_host, offload == KvOffload::kChunked);
+    EXPECT_EQ(app.metric(fmt::format(
+                  "vllm:cache_config_info{{block_size={},num_gpu_blocks={},num_cpu_blocks={}}}",
+                  kv.block_tokens, kv.num_blocks, kv.on_host ? kv.num_blocks : 0)),
+              1);
+  }
 }
 
 // Also requests that reach no route; of paths that the client made up there is one label for all.
@@ -193,7 +212,8 @@ TEST(AppStatus, DescribesItsRoutes) {
     EXPECT_TRUE(has(refused, "Allow: " + methods + "\r\n")) << path << refused;
   }
   for (const char* path :
-       {"/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{name}", "/tokenize",
+       {"/v1/completions", "/v1/chat/completions", "/v1/completions/render",
+        "/v1/chat/completions/render", "/v1/models", "/v1/models/{name}", "/tokenize",
         "/detokenize", "/apply-template", "/tokenizer_info", "/load", "/metrics", "/health",
         "/live", "/ping", "/version", "/openapi.json"}) {
     EXPECT_TRUE(paths.contains(path)) << path;
