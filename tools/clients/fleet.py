@@ -4,6 +4,7 @@ Each replica has one thread and a port of its own on the loopback address. The a
 deploy/routers, so that what is tested is what is printed there. Standard library only.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -81,9 +82,9 @@ def wait_until(condition, what, seconds=PATIENCE_SECONDS):
 
 
 class Replica(Server):
-    def __init__(self, *options, port=0):
+    def __init__(self, *options, port=0, kv_bytes="256M"):
         super().__init__(os.environ["MODEL"], "--threads", "1", "--block-size", str(BLOCK_TOKENS),
-                         "--kv-offload", "off", *options, port=port, kv_bytes="256M")
+                         "--kv-offload", "off", *options, port=port, kv_bytes=kv_bytes)
 
     def num_answered(self):
         return len(re.findall(r" /v1/completions 200 ", self.logged()))
@@ -94,12 +95,23 @@ class Replica(Server):
         return sum(float(value) for value in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", page, re.MULTILINE))
 
 
-class Home:
-    """Which of several replicas has answered, when requests come one after the other."""
+class EventReplica(Replica):
+    """One that tells of its KV. With the ports of another it comes back in that one's place."""
 
-    def __init__(self, replicas):
-        self.replicas = replicas
-        self.counts = [replica.num_answered() for replica in replicas]
+    def __init__(self, *options, kv_bytes="256M", in_place_of=None):
+        self.events_port = in_place_of.events_port if in_place_of else free_port()
+        self.replay_port = in_place_of.replay_port if in_place_of else free_port()
+        super().__init__("--kv-events", f"tcp://127.0.0.1:{self.events_port}",
+                         "--kv-events-replay", f"tcp://127.0.0.1:{self.replay_port}", *options,
+                         port=in_place_of.port if in_place_of else 0, kv_bytes=kv_bytes)
+
+
+class Home:
+    """Which of several replicas has answered, when requests come one after the other, after `num_answers` before."""
+
+    def __init__(self, replicas, num_answers=0):
+        self.replicas, self.counts = replicas, [0] * len(replicas)
+        self.wait_for(num_answers)
 
     def of_last(self):
         """The index of the replica that has answered since the call before. Its log has the line after the answer."""
@@ -109,27 +121,36 @@ class Home:
         same(sorted(changes), [0] * (len(changes) - 1) + [1], "answers since the last request")
         return changes.index(1)
 
+    def wait_for(self, num_answers):
+        """Until that many more were given; of_last counts from there."""
+        wait_until(lambda: sum(self.now()) == sum(self.counts) + num_answers, f"{num_answers} answers are logged")
+        self.counts = self.now()
+
     def now(self):
         return [replica.num_answered() for replica in self.replicas]
 
 
-def repeats_go_home(replicas, ask):
+def repeats_go_home(replicas, ask, at_once=1):
     """`ask(name)` asks about a document of that name through a router: each goes home again, and all replicas are used.
 
-    New documents come one after the other until each replica has two, since some routers choose among equals by chance.
-    Each is then asked about twice in a row, so that a router that takes turns does not pass.
+    New documents come until each replica has two, since some routers choose among equals by chance; `at_once` of them
+    together, since some fill one replica as long as no requests overlap. Each is then asked about twice in a row, so
+    that a router that takes turns does not pass. Returns the index of each document's replica.
     """
-    home, homes = Home(replicas), {}
-    while min(split := [list(homes.values()).count(i) for i in range(len(replicas))]) < LEAST_AT_HOME:
-        holds(len(homes) < MOST_DOCUMENTS, f"all replicas are used: {split}")
-        name = f"document {len(homes)}"
-        same(cached_tokens(ask(name)), 0, "cached tokens of a new document")
-        homes[name] = home.of_last()
-    hits, num_repeats = 0, NUM_REPEATS * len(homes)
-    for name, at_home in [item for item in homes.items() for _ in range(NUM_REPEATS)]:
+    home, homes, names = Home(replicas), {}, []
+    while min(split := home.now()) < LEAST_AT_HOME:
+        holds(len(names) < MOST_DOCUMENTS, f"all replicas are used: {split}")
+        new = [f"document {len(names) + i}" for i in range(at_once)]
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            same([cached_tokens(answer) for answer in pool.map(ask, new)], [0] * at_once, "cached tokens")
+        names += new
+        home.wait_for(at_once)
+    hits, num_repeats = 0, NUM_REPEATS * len(names)
+    for name in (name for name in names for _ in range(NUM_REPEATS)):
         answer = ask(name)
-        hits += home.of_last() == at_home and cached_tokens(answer) == whole_blocks(answer)
-    print(f"  {len(homes)} documents split {split}; {hits} of {num_repeats} repeats found all blocks at home",
+        where = home.of_last()
+        hits += homes.setdefault(name, where) == where and cached_tokens(answer) == whole_blocks(answer)
+    print(f"  {len(names)} documents split {split}; {hits} of {num_repeats} repeats found all blocks at home",
           flush=True)
     same(hits, num_repeats, "repeats that found all blocks at home")
     return homes

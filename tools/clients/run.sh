@@ -88,12 +88,14 @@ install_packages() {
   case "${1##*/}" in
     load-tools | silent-peer) tools/setup.sh "${1##*/}" ;;
     nginx) unpack_nginx "$1" ;;
-    *)
-      # shellcheck disable=SC2086 # several packages are several words
-      "$1/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 \
-        --timeout 20 $2
-      ;;
+    kv-events | vllm-router) tools/setup.sh kv-events && install_from_pypi "$1" "$2" ;;
+    *) install_from_pypi "$1" "$2" ;;
   esac
+}
+
+install_from_pypi() {
+  # shellcheck disable=SC2086 # several packages are several words
+  "$1/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 --timeout 20 $2
 }
 
 # The stamp is written last: a directory without it, or with another one, is made anew.
