@@ -24,7 +24,7 @@ import yaml
 import kubernetes_files
 
 ROOT = Path(__file__).resolve().parent.parent
-METRIC = re.compile(r"\b((?:vllm|sluice):[a-z0-9_]+)")
+METRIC = re.compile(r"\b((?:vllm|sluice):[a-z][a-z0-9_]*)")
 WRITTEN = re.compile(r'"((?:vllm|sluice):[a-z0-9_]+)"')
 HISTOGRAM_PARTS = re.compile(r"_(?:bucket|sum|count)$")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -87,8 +87,6 @@ def router_faults(deploy, written, options):
             program = re.search(r"^exec (\S+)", text, re.MULTILINE).group(1)
             if f"{program} {pinned.get(program)} (PyPI)" not in text:
                 yield f"{name}: it is not about {program} {pinned.get(program)}, which is tested"
-        if path.suffix == ".yaml":
-            list(yaml.safe_load_all(text))
 
 
 def manifest_faults(deploy, options):
@@ -97,7 +95,9 @@ def manifest_faults(deploy, options):
         text, name = path.read_text(encoding="utf-8"), f"kubernetes/{path.name}"
         yield from unknown_options(name, " ".join(VARIABLE.findall(text)), options)
         yield from missing_files(name, text)
-    yield from kubernetes_files.Manifests(directory, open_routes()).findings()
+    manifests = kubernetes_files.Manifests(directory, open_routes())
+    yield from manifests.findings()
+    yield from manifests.unlike_llm_d(yaml.safe_load((deploy / "routers/llm-d.yaml").read_text(encoding="utf-8")))
 
 
 def rule_faults(deploy):

@@ -12,6 +12,7 @@ API_VERSIONS = {"Deployment": "apps/v1", "Service": "v1", "PersistentVolumeClaim
                 "ServiceMonitor": "monitoring.coreos.com/v1"}
 STARTUP_SECONDS = 20 * 60
 STORE_SECONDS = 10  # the server gives up writing its store after that long without a block (docs/serving.md)
+EVENT_PORTS = {"kv-events": "SLUICE_KV_EVENTS", "kv-replay": "SLUICE_KV_EVENTS_REPLAY"}
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -120,6 +121,11 @@ class Manifests:
             for port in rule["ports"]:
                 if port["port"] not in self.ports:
                     yield f"NetworkPolicy: the pods have no port {port['port']}"
+                if port["port"] in EVENT_PORTS and not rule.get("from"):
+                    yield f"NetworkPolicy: everyone may read {port['port']}, which asks for no key"
+        for port, variable in EVENT_PORTS.items():
+            if self.values[variable] != f"tcp://*:{self.ports.get(port)}":
+                yield f"Deployment: {variable} is {self.values[variable]}, and {port} {self.ports.get(port)}"
         names = {port["name"] for port in self.one("Service")["spec"]["ports"]}
         for endpoint in (end for monitor in self.of_kind("ServiceMonitor") for end in monitor["spec"]["endpoints"]):
             if endpoint["port"] not in names or endpoint["path"] != "/metrics":
@@ -130,3 +136,25 @@ class Manifests:
         for endpoint in (end for monitor in self.of_kind("ServiceMonitor") for end in monitor["spec"]["endpoints"]):
             if endpoint["authorization"]["credentials"] not in used:
                 yield "ServiceMonitor: its secret is not the Deployment's"
+
+    def unlike_llm_d(self, values):
+        """What the values of llm-d's chart have of the pods, which must be as it is here."""
+        router = values["router"]
+        plugins = yaml.safe_load(router["epp"]["pluginsCustomConfig"][router["epp"]["pluginsConfigFile"]])
+        by_type = {plugin["type"]: plugin.get("parameters", {}) for plugin in plugins["plugins"]}
+        for ref in re.findall(r"'(?:pluginRef|prefixMatchInfoProducerName)': '([^']*)'", str(plugins)):
+            if ref not in by_type:
+                yield f"llm-d.yaml: no plugin {ref}"
+        producer, service = by_type["precise-prefix-cache-producer"], self.one("Service")
+        url = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+        for what, ours, want in (
+                ("model", by_type["token-producer"]["modelName"], self.values["SLUICE_MODEL"]),
+                ("address", by_type["token-producer"]["vllm"]["url"], url),
+                ("block size", str(producer["tokenProcessorConfig"]["blockSizeTokens"]),
+                 self.values["SLUICE_BLOCK_SIZE"]),
+                ("port of events", producer["kvEventsConfig"]["podDiscoveryConfig"]["socketPort"],
+                 self.ports["kv-events"]),
+                ("port", router["modelServers"]["targetPorts"][0]["number"], self.ports["http"]),
+                ("label", router["modelServers"]["matchLabels"], self.pod["metadata"]["labels"])):
+            if ours != want:
+                yield f"llm-d.yaml: the {what} is {ours}, and that of the pods {want}"

@@ -37,11 +37,24 @@ PLANTED = [
     ("kubernetes/service.yaml", "selector: {app.kubernetes.io/name: sluice}",
      "selector: {app.kubernetes.io/name: engine}", "Service: it selects"),
     ("kubernetes/service.yaml", "maxUnavailable: 1", "maxUnavailable: 2", "maxUnavailable is not 1"),
+    (POD, "tcp://*:5557", "tcp://*:5556", "SLUICE_KV_EVENTS is tcp://*:5556, and kv-events 5557"),
+    ("kubernetes/network-policy.yaml", """    - from:
+        - podSelector:
+            matchLabels: {sluice/reads-kv-events: "true"}
+      ports:
+""", "    - ports:\n", "everyone may read kv-events"),
     ("kubernetes/network-policy.yaml", "port: http", "port: web", "NetworkPolicy: the pods have no port web"),
     ("kubernetes/operator/service-monitor.yaml", "path: /metrics", "path: /stats", "ServiceMonitor: it reads /stats"),
     ("kubernetes/operator/service-monitor.yaml", "key: api-key", "key: key", "its secret is not the Deployment's"),
     ("routers/smg.sh", "smg 1.13.0", "smg 1.12.0", "it is not about smg 1.13.0"),
     ("routers/smg.sh", "check_smg.py", "check_smgs.py", "no file tools/clients/check_smgs.py"),
+    ("routers/vllm-router.sh", "sluice serve --kv-events", "sluice serve --kv-event", "serve has no option --kv-event"),
+    ("routers/vllm-router.sh", "--kv-events-replay", "--kv-events-again", "serve has no option --kv-events-again"),
+    ("routers/vllm-router.sh", "vllm-router 0.1.17", "vllm-router 0.1.16", "it is not about vllm-router 0.1.17"),
+    ("routers/llm-d.yaml", "blockSizeTokens: 256", "blockSizeTokens: 64", "llm-d.yaml: the block size is 64"),
+    ("routers/llm-d.yaml", "socketPort: 5557", "socketPort: 5556", "llm-d.yaml: the port of events is 5556"),
+    ("routers/llm-d.yaml", "pluginRef: token-load-scorer", "pluginRef: load-scorer", "no plugin load-scorer"),
+    ("routers/llm-d.yaml", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "no metric vllm:gpu_cache"),
     ("sluice.env", "SLUICE_KV_STORE=", "SLUICE_STORE=", "no option is read from SLUICE_STORE"),
     ("alerts.yml", "vllm:num_requests_waiting", "vllm:num_requests_queued", "no metric vllm:num_requests_queued"),
 ]
