@@ -5,21 +5,28 @@ Every metric that alerts.yml and grafana.json name is one that the server's sour
 of the unit, the image and the routers' files, and every variable SLUICE_* of sluice.env and the
 manifests, is one of the program, and the files can be read. The manifests agree with each other and with
 the server (kubernetes_files.py); commands of routers are of the pinned versions. With promtool on the
-PATH it also checks the rules. Needs PyYAML (Debian's python3-yaml).
+PATH it also checks the rules. With --start the program has to serve the bundled model with the variables
+of the manifests, but for places and ports. Needs PyYAML (Debian's python3-yaml) and, to start, libzmq5.
 
-    python3 tools/check_deploy.py [--program build/release/sluice] [--deploy deploy]
+    python3 tools/check_deploy.py [--program build/release/sluice] [--deploy deploy] [--start]
                                                         one line per finding; exit 1 if any
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
-import yaml
+try:
+    import yaml
+except ImportError:
+    sys.exit("check_deploy: PyYAML is missing; tools/setup.sh test installs Debian's python3-yaml")
 
 import kubernetes_files
 
@@ -36,6 +43,7 @@ OWN_FILE = re.compile(r"\b(?:docs|tools|deploy)/[\w./-]*\w")
 PINNED = re.compile(r"^([\w-]+)==(\S+)$", re.MULTILINE)
 # Read by the server, though no option has their names.
 OTHER_VARIABLES = {"SLUICE_API_KEY"}
+START_SECONDS = 60
 # Of cmake, apt-get, podman and useradd, which the image's steps run.
 IMAGE_LINES = re.compile(r"^(?:CMD|ENTRYPOINT|ENV) .*", re.MULTILINE)
 
@@ -100,6 +108,23 @@ def manifest_faults(deploy, options):
     yield from manifests.unlike_llm_d(yaml.safe_load((deploy / "routers/llm-d.yaml").read_text(encoding="utf-8")))
 
 
+def start_faults(program, deploy):
+    """The server takes the values of the variables, serves, and ends by SIGTERM with status 0."""
+    values = kubernetes_files.Manifests(deploy / "kubernetes", open_routes()).values
+    with tempfile.TemporaryDirectory() as directory, tempfile.NamedTemporaryFile("w+") as log:
+        here = {"SLUICE_MODEL": str(ROOT / "models/needle"), "SLUICE_KV_STORE": directory, "SLUICE_PORT": "0",
+                "SLUICE_KV_EVENTS": "tcp://127.0.0.1:*", "SLUICE_KV_EVENTS_REPLAY": "tcp://127.0.0.1:*",
+                "SLUICE_API_KEY": "key", "SLUICE_HOST": "127.0.0.1", "PATH": os.environ["PATH"]}
+        server = subprocess.Popen([program, "serve"], env={k: v for k, v in values.items() if v} | here, stderr=log)
+        deadline = time.monotonic() + START_SECONDS
+        while server.poll() is None and time.monotonic() < deadline and "\nserving " not in Path(log.name).read_text():
+            time.sleep(0.1)
+        serves = server.poll() is None and time.monotonic() < deadline
+        server.terminate()
+        if server.wait(START_SECONDS) != 0 or not serves:
+            yield f"kubernetes: with its variables the server says: {Path(log.name).read_text().strip()}"
+
+
 def rule_faults(deploy):
     if shutil.which("promtool") is None:
         return
@@ -131,8 +156,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=ROOT / "build/release/sluice")
     parser.add_argument("--deploy", default=ROOT / "deploy", type=Path)
+    parser.add_argument("--start", action="store_true")
     arguments = parser.parse_args()
     found = list(findings(arguments.program, arguments.deploy))
+    if arguments.start:
+        found += start_faults(arguments.program, arguments.deploy)
     for finding in found:
         print(finding)
     print(f"deploy/: {len(found)} findings")
