@@ -9,6 +9,7 @@
 #   tools/setup.sh python   to install the Python package (pip install .)
 #   tools/setup.sh load-tools   to load the server with programs of Debian (make client-test)
 #   tools/setup.sh silent-peer   to cut the link of its clients (make client-test)
+#   tools/setup.sh kv-events   to send KV events to routers (make client-test)
 #   tools/setup.sh ci        as test, and for .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing, else apt's
@@ -23,7 +24,7 @@ if grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then boost=libboost1.8
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
   libxxhash-dev libutf8proc-dev libyaml-cpp-dev $boost $static libssl-dev librsvg2-bin
   fonts-dejavu-core"
-test="libgtest-dev ccache lld python3 libzmq5"
+test="libgtest-dev ccache lld python3 python3-yaml libzmq5"
 bench="libdnnl-dev"
 model="python3 python3-venv"
 page="python3 python3-venv chromium fonts-inter fonts-noto-core"
@@ -31,6 +32,7 @@ python="python3 python3-venv python3-dev"
 ci="clang-format clang-tidy procps"
 load_tools="slowhttptest wrk"
 silent_peer="iproute2"
+kv_events="libzmq5"
 
 case "${1:-build}" in
   build) packages="$build" ;;
@@ -42,9 +44,10 @@ case "${1:-build}" in
   ci) packages="$build $test $ci" ;;
   load-tools) packages="$load_tools" ;;
   silent-peer) packages="$silent_peer" ;;
+  kv-events) packages="$kv_events" ;;
   *)
     echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci," \
-      "load-tools or silent-peer" >&2
+      "load-tools, silent-peer or kv-events" >&2
     exit 2
     ;;
 esac

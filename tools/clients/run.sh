@@ -4,7 +4,8 @@
 #   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, ruler, langchain, litellm,
 #                                         pydantic-ai, instructor, llama-index, smolagents, llm,
 #                                         schemathesis, load-tools, silent-peer, claude-code, codex,
-#                                         schema-judge, llama-suite, vllm-suite; all without a name
+#                                         schema-judge, llama-suite, vllm-suite, kv-events,
+#                                         vllm-router, smg, nginx, failover; all without a name
 #
 # SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
 # each client has a virtual environment of its own, kept for the next run
@@ -13,6 +14,8 @@
 # vllm-suite are those servers' own tests, from source distributions that are unpacked there, too;
 # vllm-suite asks SmolLM2, which it makes if it is not there. schema-judge lets jsonschema judge
 # 10,000 answers of a model with random weights. With SUITES=short these three run a part, for CI.
+# The last five start two servers of their own, four of them a router of others before these: those
+# of router_requirements.txt, and Debian's nginx, which is unpacked and not installed.
 # The server listens on a free port of the loopback address and asks for a key.
 #
 # Exit status: 0 all clients that were named passed (without names, all that could be run), 1 a
@@ -26,9 +29,11 @@ export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
 all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai instructor llama-index
   smolagents llm schemathesis load-tools silent-peer claude-code codex schema-judge llama-suite
-  vllm-suite)
+  vllm-suite kv-events vllm-router smg nginx failover)
 # What the tests of other servers import.
 suite_packages="pytest==9.2.0 pytest-timeout==2.4.0 requests==2.34.2 openai==3.54.0"
+
+requirement() { grep "^$1==" "$here/router_requirements.txt"; }
 
 # The newest of which all dependencies could be installed when they were chosen; of load-tools and
 # silent-peer, packages of Debian.
@@ -55,6 +60,10 @@ packages_of() {
     vllm-suite) echo "$suite_packages pytest-asyncio==1.5.0 anthropic==2.12.0" \
       "transformers==5.23.0 jinja2==3.1.6 regex==2026.11.19 jsonschema==4.26.0" \
       "prometheus-client==0.26.0" ;;
+    kv-events) echo "$(requirement pyzmq) $(requirement msgspec)" ;;
+    vllm-router | failover) requirement vllm-router ;;
+    smg) requirement smg ;;
+    nginx) echo "nginx" ;;
     *) return 1 ;;
   esac
 }
@@ -65,15 +74,28 @@ options_for() {
     "--chat-template tests/golden/tokenizer/templates/qwen2.5.jinja"
 }
 
+# Debian's package would also start a server. A new machine has no lists of packages yet.
+unpack_nginx() {
+  (cd "$1" && { apt-get download -q nginx || { update_lists && apt-get download -q nginx; }; } &&
+    dpkg-deb -x nginx_*.deb . && rm nginx_*.deb && usr/sbin/nginx -v)
+}
+
+update_lists() {
+  if [ "$(id -u)" -eq 0 ]; then apt-get update -q; else sudo apt-get update -q; fi
+}
+
 install_packages() {
   case "${1##*/}" in
     load-tools | silent-peer) tools/setup.sh "${1##*/}" ;;
-    *)
-      # shellcheck disable=SC2086 # several packages are several words
-      "$1/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 \
-        --timeout 20 $2
-      ;;
+    nginx) unpack_nginx "$1" ;;
+    kv-events | vllm-router) tools/setup.sh kv-events && install_from_pypi "$1" "$2" ;;
+    *) install_from_pypi "$1" "$2" ;;
   esac
+}
+
+install_from_pypi() {
+  # shellcheck disable=SC2086 # several packages are several words
+  "$1/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 --timeout 20 $2
 }
 
 # The stamp is written last: a directory without it, or with another one, is made anew.
@@ -111,10 +133,13 @@ start_server() {
 
 # check_CLIENT.py, and then what is only about a part of it, check_CLIENT_*.py.
 run_programs() {
-  local program status=0 name="$here/check_${1//-/_}"
+  local program status=0 num_run=0 name="$here/check_${1//-/_}"
   for program in "$name.py" "$name"_*.py; do
-    [ ! -e "$program" ] || "$environments/$1/bin/python" "$program" || status=$?
+    [ -e "$program" ] || continue
+    num_run=$((num_run + 1))
+    "$environments/$1/bin/python" "$program" || status=$?
   done
+  [ "$num_run" -gt 0 ] || status=1
   return "$status"
 }
 
