@@ -74,6 +74,17 @@ std::vector<float> Runner::replay(const Pass& pass) {
   return {};
 }
 
+void Runner::follow(const Pass& pass) {
+  describe(pass, pass.message.num_sampled());
+  num_logit_rows_ = 0;
+  monitor_ = nullptr;
+  scores_prompts_ = false;
+  draws_in_pass_ = false;
+  run_pass([&] { enqueue_pass(pass.message); });
+  prefetch(pass);
+  parts_.compute.synchronize();
+}
+
 bool Runner::score_prompts(const Batch& batch, const PassWatch* watch) {
   return scorer_.run(parts_.compute, parts_.decoder, batch,
                      watch != nullptr ? watch->should_cancel : std::function<bool()>());

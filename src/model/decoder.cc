@@ -107,10 +107,11 @@ size_t Decoder::scratch_bytes(const ModelConfig& config, const DecoderLimits& li
 }
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, const DecoderLimits& limits,
-                 Device& device, Stream& stream)
+                 Device& device, Stream& stream, Collectives* collectives)
     : config_(config),
       weights_(weights),
       limits_(limits),
+      collectives_(collectives),
       memory_(device.allocate(scratch_bytes(config, limits), MemoryKind::kDevice)) {
   Arena arena(memory_.data(), memory_.size_bytes());
   scratch_ = cut_scratch(arena, config, limits);
@@ -280,12 +281,20 @@ void Decoder::finish_layer(const Pass& pass, LayerId layer, const Rows& rows) {
     if (mixer.reads_input_twice() && is_overwritten) norm_again(pass, rows, w.input_norm);
     mixer.finish(call, tile_of(rows), weights);
   });
-  norm_delta(pass, rows, w.post_norm);
   const RowTile tile = tile_of(rows);
+  sum_over_ranks(pass, tile);
+  norm_delta(pass, rows, w.post_norm);
   visit_with_weights(spec(layer).mlp, w.mlp, [&](const auto& mlp, const auto& weights) {
     mlp.enqueue(call, tile, weights);
   });
+  sum_over_ranks(pass, tile);
   call.tap("mlp_out", rows.begin, tile.out);
+}
+
+// The outputs of mixers and MLPs are sums over the ranks. What comes before and after is computed
+// on each rank, from the same bits.
+void Decoder::sum_over_ranks(const Pass& pass, const RowTile& tile) const {
+  if (collectives_ != nullptr) collectives_->sum(pass.stream, tile.out);
 }
 
 // residual += delta, then normed = RMSNorm(residual) * weight, for one tile.

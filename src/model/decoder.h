@@ -12,6 +12,7 @@
 #include "core/arena.h"
 #include "core/ids.h"
 #include "core/tensor_view.h"
+#include "device/collectives.h"
 #include "device/device.h"
 #include "model/layer_spec.h"
 #include "model/model_config.h"
@@ -43,9 +44,11 @@ struct DecoderInput {
 
 class Decoder {
  public:
-  // Takes the scratch memory for passes within `limits`. REQUIRES: `weights` outlives the decoder.
+  // Takes the scratch memory for passes within `limits`. With `collectives` the configuration and
+  // the weights are one rank's part (model/shard.h). REQUIRES: `weights` and `collectives` outlive
+  // the decoder.
   Decoder(const ModelConfig& config, const Weights& weights, const DecoderLimits& limits,
-          Device& device, Stream& stream);
+          Device& device, Stream& stream, Collectives* collectives = nullptr);
 
   // Bytes of device memory that the constructor takes.
   static size_t scratch_bytes(const ModelConfig& config, const DecoderLimits& limits);
@@ -94,6 +97,7 @@ class Decoder {
   void begin_layer(const Pass& pass, LayerId layer, const Rows& rows);
   void attend(const Pass& pass, LayerId layer);
   void finish_layer(const Pass& pass, LayerId layer, const Rows& rows);
+  void sum_over_ranks(const Pass& pass, const RowTile& tile) const;
   void norm_delta(const Pass& pass, const Rows& rows, const TensorView& weight);
   void norm_again(const Pass& pass, const Rows& rows, const TensorView& weight);
   TensorView project_logits(const Pass& pass);
@@ -101,6 +105,7 @@ class Decoder {
   ModelConfig config_;
   const Weights& weights_;
   DecoderLimits limits_;
+  Collectives* const collectives_;  // null: there is one rank
   Buffer memory_;
   Scratch scratch_;
   KvBlocksView write_target_;      // where the current layer's k and v go; one for all its tiles

@@ -1,0 +1,269 @@
+// Several ranks: the model that they have together is that of one rank, up to the place where sums
+// are rounded; and with as many ranks nothing that the engine promises changes a bit.
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engine/llm_engine.h"
+#include "engine/speculation/speculative_engine.h"
+#include "io/expect_error.h"
+#include "io/temp_dir.h"
+#include "support/fp8_models.h"
+#include "support/integer_models.h"
+#include "support/run_bits.h"
+#include "support/sample_of.h"
+#include "support/test_device.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_all_near;
+using testing::expect_all_same;
+using testing::Golden;
+using testing::Job;
+using testing::near_tie_nats;
+using testing::random_tokens;
+using testing::run_engine;
+using testing::run_jobs;
+using testing::sampled;
+using testing::tiny_options;
+using testing::with_offload;
+
+EngineOptions with_ranks(EngineOptions options, int32_t num_ranks) {
+  options.tensor_parallel_size = num_ranks;
+  return options;
+}
+
+double nmse_of(const std::vector<float>& values, const std::vector<float>& expected) {
+  double error = 0, power = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double difference = double{values[i]} - expected[i];
+    error += difference * difference;
+    power += double{expected[i]} * expected[i];
+  }
+  return error / power;
+}
+
+std::vector<float> logits_of(const EngineOptions& options, const std::vector<int32_t>& tokens) {
+  return LLM(options).trace(tokens, {}).logits.data;
+}
+
+// ---- The model ---------------------------------------------------------------------------------
+
+struct Case {
+  const char* model;
+  int32_t num_ranks;
+};
+
+class RanksOfModels : public ::testing::TestWithParam<Case> {};
+
+// The reference is transformers in f32; its own error in bf16 is the bound, as in golden_test, also
+// though partial sums are rounded to bf16 once more than with one rank.
+TEST_P(RanksOfModels, LogitsMatchTransformers) {
+  const auto [model, num_ranks] = GetParam();
+  const Golden golden = testing::read_golden(model);
+  const auto logits = logits_of(with_ranks(tiny_options(model), num_ranks), golden.prompt);
+  ASSERT_EQ(logits.size(), golden.logits.size());
+  const double error = nmse_of(logits, golden.logits);
+  const double of_one = nmse_of(logits_of(tiny_options(model), golden.prompt), golden.logits);
+  std::printf("%s: NMSE of %d ranks %.2e, of one %.2e; transformers in bf16 %.2e\n", model,
+              num_ranks, error, of_one, golden.bf16_nmse);
+  EXPECT_LT(error, golden.bf16_nmse);
+  EXPECT_NE(error, of_one) << "nothing was divided";
+}
+
+// With fewer KV heads than ranks, neighbours have the same one.
+INSTANTIATE_TEST_SUITE_P(
+    Models, RanksOfModels,
+    ::testing::Values(Case{"llama-group1-default", 2}, Case{"llama-group1-default", 4},
+                      Case{"llama-group2-linear", 2}, Case{"llama-group2-linear", 4},
+                      Case{"llama-group4-llama3", 2}, Case{"llama-group4-llama3", 4},
+                      Case{"llama-heads8-tied", 4}, Case{"mixtral-experts4", 2},
+                      Case{"qwen2-group2-yarn", 2}, Case{"qwen2moe-experts6", 2},
+                      Case{"qwen2moe-experts6", 4}, Case{"qwen3-group1-untied", 2},
+                      Case{"qwen3-group2-tied", 2}, Case{"qwen3-group2-tied", 4},
+                      Case{"qwen3-group4-yarn", 4}, Case{"qwen3moe-experts8-pair", 2}),
+    [](const auto& param_info) {
+      std::string name = param_info.param.model;
+      for (char& c : name) c = c == '-' ? '_' : c;
+      return name + "_" + std::to_string(param_info.param.num_ranks);
+    });
+
+// The same model in formats with scales: what a rank reads of codes, scales and zero points belongs
+// together.
+TEST(RanksOfFormats, LogitsAreThoseOfOneRank) {
+  constexpr const char* kModel = "qwen3-group2-tied";
+  const std::vector<int32_t> tokens = random_tokens(60, 5);
+  const double bound = 2 * testing::read_golden(kModel).bf16_nmse;
+  const auto check = [&](const std::filesystem::path& directory, const std::string& what) {
+    EngineOptions options = tiny_options(kModel);
+    options.model = directory;
+    const auto expected = logits_of(options, tokens);
+    EXPECT_LT(nmse_of(logits_of(with_ranks(options, 2), tokens), expected), bound) << what;
+  };
+  for (const WeightScales scales : {WeightScales::kRows, WeightScales::kTensor}) {
+    const TempDir dir;
+    testing::write_fp8_model(kModel, scales, dir.path());
+    check(dir.path(), "FP8, scales " + std::to_string(static_cast<int>(scales)));
+  }
+  for (const testing::IntegerKind& kind : std::vector<testing::IntegerKind>{
+           {.form = IntegerForm::kPackQuantized, .group = 16, .symmetric = true},
+           {.form = IntegerForm::kPackQuantized, .bits = 8, .group = 16},
+           {.form = IntegerForm::kPackQuantized, .group = -1},
+           {.form = IntegerForm::kAwq, .group = 16},
+           {.form = IntegerForm::kGptq, .group = 16},
+           {.form = IntegerForm::kGptqV2, .bits = 8, .group = -1}}) {
+    const TempDir dir;
+    testing::write_integer_model(kModel, kind, dir.path());
+    check(dir.path(), kind_name(kind));
+  }
+}
+
+// Random weights of a measurement are those of one rank as well.
+TEST(RanksOfFormats, DummyWeightsAreThoseOfOneRank) {
+  for (const char* model : {"qwen3-group2-tied", "qwen2-group2-yarn", "qwen2moe-experts6"}) {
+    EngineOptions options = tiny_options(model);
+    options.load_format = LoadFormat::kDummy;
+    const std::vector<int32_t> tokens = random_tokens(60, 6);
+    const auto expected = logits_of(options, tokens);
+    EXPECT_LT(nmse_of(logits_of(with_ranks(options, 2), tokens), expected), 1e-3) << model;
+  }
+}
+
+// ---- The engine's promises ---------------------------------------------------------------------
+
+std::vector<Job> some_jobs() {
+  std::vector<Job> jobs;
+  const std::vector<int32_t> shared = random_tokens(70, 3);
+  for (uint64_t i = 0; i < 4; ++i) {
+    std::vector<int32_t> prompt(shared.begin(), shared.begin() + static_cast<int64_t>(i % 2) * 70);
+    for (const int32_t token : random_tokens(40 + 31 * static_cast<int64_t>(i), i)) {
+      prompt.push_back(token);
+    }
+    jobs.push_back({.prompt = prompt, .params = sampled(24, static_cast<int64_t>(i))});
+  }
+  return jobs;
+}
+
+// Where KV is, how passes are cut and who shares a prefix changes no bit, as with one rank.
+TEST(Ranks, SameBitsWhereverKvIs) {
+  for (const auto& [model, num_ranks] :
+       {std::pair{"qwen3-group2-tied", 2}, std::pair{"llama-group2-linear", 4}}) {
+    const EngineOptions resident = with_ranks(tiny_options(model), num_ranks);
+    const std::vector<Job> jobs = some_jobs();
+    const auto expected = run_engine(resident, jobs);
+    expect_all_near(expected, run_engine(tiny_options(model), jobs), model, near_tie_nats(model));
+    const auto check = [&](const EngineOptions& options, const char* what) {
+      expect_all_same(run_engine(options, jobs), expected, std::string(model) + ", " + what);
+    };
+    check(with_offload(resident, KvOffload::kChunked), "chunked");
+    check(with_offload(resident, KvOffload::kLayerwise), "layerwise");
+    EngineOptions chunks = resident;
+    chunks.prefill_chunk_tokens = 32;
+    check(chunks, "short chunks");
+    EngineOptions alone = resident;
+    alone.max_num_seqs = 1;
+    alone.enable_prefix_caching = false;
+    check(alone, "one at a time");
+    EngineOptions few = resident;
+    few.kv.cache_bytes = 8 * 16 * 1024;
+    few.max_model_len = 300;
+    check(with_offload(few, KvOffload::kChunked), "few blocks");
+  }
+}
+
+TEST(Ranks, SparsePoliciesAndDraftsKeepTheirBits) {
+  const std::vector<Job> jobs = some_jobs();
+  for (const char* policy : {"full+quest", "minference+quest", "xattention", "flexprefill"}) {
+    EngineOptions options = with_ranks(tiny_options("qwen3-group2-tied"), 2);
+    options.sparse.policy =
+        std::string(policy).find('+') == std::string::npos ? std::string(policy) + "+full" : policy;
+    const auto expected = run_engine(options, jobs);
+    expect_all_same(run_engine(with_offload(options, KvOffload::kChunked), jobs), expected, policy);
+  }
+  EngineOptions drafts = with_ranks(tiny_options("qwen3-group2-tied"), 2);
+  const auto expected = run_engine(drafts, jobs);
+  drafts.speculative.method = SpeculativeMethod::kNgram;
+  expect_all_same(run_engine(drafts, jobs), expected, "n-gram drafts");
+}
+
+// Streams of each rank are late at random: a missing wait between ranks would show, as bits or to
+// ThreadSanitizer.
+TEST(Ranks, NoScheduleChangesABit) {
+  const EngineOptions options = with_ranks(tiny_options("llama-group2-linear"), 4);
+  const std::vector<Job> jobs = some_jobs();
+  const auto expected = run_engine(options, jobs);
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const auto device_of = [seed](int32_t rank) {
+      return testing::make_test_device(
+          {.num_threads = 1}, {.schedule_seed = seed * 16 + static_cast<uint64_t>(rank) + 1});
+    };
+    LlmEngine::Parts parts{.device = device_of(0)};
+    parts.make_device = device_of;
+    LlmEngine engine(options, std::move(parts));
+    expect_all_same(run_jobs(engine, jobs), expected, "seed " + std::to_string(seed));
+  }
+}
+
+// ---- What does not divide, and what fails ------------------------------------------------------
+
+template <typename Action>
+void expect_failure_text(ErrorCode code, const Action& action,
+                         const std::vector<std::string>& words) {
+  const std::string text = expect_error(code, action);
+  for (const std::string& word : words) {
+    EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+  }
+}
+
+TEST(Ranks, WhatDoesNotDivideIsRefused) {
+  const auto start = [](const char* model, int32_t num_ranks) {
+    LLM llm(with_ranks(tiny_options(model), num_ranks));
+  };
+  expect_failure_text(ErrorCode::kInvalidArgument, [&] { start("qwen3-group2-tied", 3); },
+                      {"tensor_parallel_size is 3", "4 query heads", "take one of 1, 2, 4"});
+  expect_failure_text(ErrorCode::kUnsupported, [&] { start("qwen35-hybrid-nested", 2); },
+                      {"recurrent layers", "take 1"});
+  const TempDir dir;
+  testing::write_fp8_model("qwen3-group2-tied", WeightScales::kBlocks, dir.path());
+  EngineOptions blocks = with_ranks(tiny_options("qwen3-group2-tied"), 2);
+  blocks.model = dir.path();
+  expect_failure_text(ErrorCode::kUnsupported, [&] { LLM llm(blocks); },
+                      {"a scale for 128 rows", "smaller tensor_parallel_size"});
+}
+
+TEST(Ranks, OptionsOfOneRankAreRefused) {
+  const EngineOptions options = with_ranks(tiny_options("qwen3-group2-tied"), 2);
+  EngineOptions store = options;
+  store.kv_store.dir = "unused";
+  expect_failure_text(ErrorCode::kUnsupported, [&] { LLM llm(store); },
+                      {"kv_store", "tensor_parallel_size of 2"});
+  EngineOptions shared = options;
+  shared.sparse.policy = "full+quest";
+  shared.sparse.shared_list = true;
+  expect_failure_text(ErrorCode::kUnsupported, [&] { LLM llm(shared); }, {"sparse_shared_list"});
+  LLM llm(options);
+  expect_failure_text(ErrorCode::kUnsupported,
+                      [&] { llm.trace(random_tokens(8, 1), {"layer.*.q"}); },
+                      {"taps need all heads"});
+}
+
+// A rank that cannot be made ends the start of all with its own error.
+TEST(Ranks, AFailedRankEndsTheStart) {
+  const EngineOptions options = with_ranks(tiny_options("llama-group2-linear"), 4);
+  LlmEngine::Parts parts{.device = testing::make_test_device()};
+  parts.make_device = [](int32_t rank) {
+    if (rank == 2) fail(ErrorCode::kDevice, "no device for rank 2");
+    return testing::make_test_device();
+  };
+  expect_failure_text(ErrorCode::kDevice, [&] { LlmEngine engine(options, std::move(parts)); },
+                      {"no device for rank 2"});
+}
+
+}  // namespace
+}  // namespace sluice
