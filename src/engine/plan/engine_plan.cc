@@ -359,12 +359,6 @@ void warn_of_unused_offload(const EngineOptions& options, EnginePlan& plan) {
                   names));
 }
 
-void note_ranks(EnginePlan& plan) {
-  if (plan.num_ranks == 1) return;
-  plan.memory.notes.push_back(
-      fmt::format("each of {} ranks takes this, with its part of the heads", plan.num_ranks));
-}
-
 }  // namespace
 
 ResidencySizes residency_sizes(const EnginePlan& plan) {
@@ -387,7 +381,6 @@ int32_t num_compute_threads(const EngineOptions& options, const Device& device) 
   return num_threads_of_rank(options, device.info().num_cores);
 }
 
-// The plan is that of each rank, for its part of the model and of the machine.
 EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model, Device& device,
                             const PolicyPair& policies, const HostMemory& machine) {
   validate_options(given);
@@ -414,7 +407,7 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
   };
   EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
   plan.num_ranks = num_ranks;
-  note_ranks(plan);
+  add_rank_note(num_ranks, plan.memory.notes);
   check_method(options, policies, plan.kv_layout.block);
   settle_prefix_caching(options, config.states(), plan);
   plan.memory.notes.insert(plan.memory.notes.end(), state_notes.begin(), state_notes.end());

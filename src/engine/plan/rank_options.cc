@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "core/error.h"
+#include "engine/plan/engine_plan.h"
 
 namespace sluice {
 namespace {
@@ -24,10 +27,12 @@ void check_rank_options(const EngineOptions& options, const Device& device) {
          options.tensor_parallel_size);
   }
   if (options.kv_store.dir) refuse(options, "kv_store", "its files have the KV heads of one rank");
-  const SparseOptions& sparse = options.sparse;
+  const SparseOptions sparse = complete_sparse_options(options);
   if (sparse.shared_list) refuse(options, "sparse_shared_list", "a rank sees its own heads alone");
   if (sparse.audit) refuse(options, "sparse_audit", "a rank sees its own heads alone");
-  if (sparse.profile) refuse(options, "sparse_profile", "its heads are not divided over ranks yet");
+  if (sparse.profile)
+    refuse(options, "sparse_profile",
+           "its heads, or those of the model's own profile, are not divided over ranks yet");
 }
 
 HostMemory host_of_rank(const HostMemory& host, int32_t num_ranks) {
@@ -43,6 +48,12 @@ EngineOptions options_of_rank(const EngineOptions& options) {
     *part.kv.host_bytes /= static_cast<size_t>(options.tensor_parallel_size);
   }
   return part;
+}
+
+void add_rank_note(int32_t num_ranks, std::vector<std::string>& notes) {
+  if (num_ranks == 1) return;
+  notes.push_back(
+      fmt::format("each of {} ranks takes this, with its part of the heads", num_ranks));
 }
 
 int32_t num_threads_of_rank(const EngineOptions& options, int32_t num_cores) {

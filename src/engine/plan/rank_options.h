@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "device/device.h"
 #include "device/host/host_memory.h"
@@ -18,6 +20,9 @@ void check_rank_options(const EngineOptions& options, const Device& device);
 // that the options ask for.
 HostMemory host_of_rank(const HostMemory& host, int32_t num_ranks);
 EngineOptions options_of_rank(const EngineOptions& options);
+
+// That the plan is that of each of several ranks.
+void add_rank_note(int32_t num_ranks, std::vector<std::string>& notes);
 
 // CPU threads of one rank of this many that the options or the machine have; at least one.
 int32_t num_threads_of_rank(const EngineOptions& options, int32_t num_cores);
