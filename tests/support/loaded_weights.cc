@@ -1,6 +1,8 @@
 // Compares with ==, by which zeros of both signs are alike.
 #include "support/loaded_weights.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "ops/matmul/matmul.h"
@@ -41,6 +43,17 @@ double nmse(std::span<const float> a, std::span<const float> b) {
     power += static_cast<double>(b[i]) * b[i];
   }
   return error / power;
+}
+
+double median_nmse(std::span<const float> a, std::span<const float> b, size_t num_rows) {
+  const size_t width = a.size() / num_rows;
+  std::vector<double> errors;
+  for (size_t row = 0; row < num_rows; ++row) {
+    errors.push_back(nmse(a.subspan(row * width, width), b.subspan(row * width, width)));
+  }
+  const auto middle = errors.begin() + static_cast<std::ptrdiff_t>(num_rows / 2);
+  std::nth_element(errors.begin(), middle, errors.end());
+  return *middle;
 }
 
 }  // namespace sluice::testing

@@ -23,5 +23,8 @@ void expect_rows(const std::vector<float>& columns, int64_t num_rows, int64_t ro
 
 // The squared distance of `a` from `b`, as a share of the square of `b`.
 double nmse(std::span<const float> a, std::span<const float> b);
+// The median of that of each of `num_rows` rows. Of mixtures: where two experts are equally likely,
+// another rounding chooses the other one, and the row has other numbers.
+double median_nmse(std::span<const float> a, std::span<const float> b, size_t num_rows);
 
 }  // namespace sluice::testing
