@@ -24,6 +24,19 @@ class Collectives {
   // all earlier work of the stream; may be captured. Errors: kDevice on the stream, naming the rank
   // that failed or did not come.
   virtual void sum(Stream& stream, const TensorView& x) = 0;
+
+  // Enqueues, on the first rank, all[:, rank * width + c] = part[:, c] of each rank. `all` is
+  // written on the first rank alone.
+  //
+  // Shapes: part [num_rows, the rank's columns: `width`, but fewer or none on the last ranks]; all
+  // [num_rows, num_columns]; as many rows and columns, and one width, on each rank. Types: f32.
+  // Aliasing: none. Order and errors: as of `sum`.
+  struct GatherArgs {
+    TensorView part;
+    TensorView all;
+    int64_t width = 0;
+  };
+  virtual void gather(Stream& stream, const GatherArgs& args) = 0;
 };
 
 }  // namespace sluice

@@ -71,7 +71,7 @@ class Runner {
   // sampled rows: f32 [message.num_sampled(), vocab] in host memory.
   std::vector<float> replay(const Pass& pass);
 
-  // The same without logits, on a rank whose first one has them. Returns when the pass is done.
+  // The same on a rank after the first, which gets its logits. Returns when the pass is done.
   void follow(const Pass& pass);
 
   // Runs a prefill pass of one sequence, which samples nothing, and returns the logits of every

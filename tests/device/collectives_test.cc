@@ -1,5 +1,6 @@
 // Sums over ranks: the bits follow from the ranks' numbers alone, and a rank that fails or stays
 // away ends the wait of the others.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -104,6 +105,43 @@ TEST(Collectives, SumsAreThoseOfRanksInOrder) {
                         .num_bytes = num_bytes});
           stream->synchronize();
           EXPECT_EQ(sum, expected_sum(parts)) << count << " numbers, round " << round;
+        }
+      }
+    });
+  }
+}
+
+// Columns of several pieces, more rows than a piece has, and a last rank with few columns or none.
+TEST(Collectives, TheFirstRankGathersColumns) {
+  struct Shape {
+    int32_t num_ranks;
+    int64_t num_rows, num_columns, width;
+  };
+  for (const auto& [num_ranks, num_rows, num_columns, width] :
+       {Shape{2, 3, 64, 32}, Shape{3, 40, 70, 32}, Shape{4, 2, 64, 32}, Shape{2, 3, 700, 350}}) {
+    Group group(num_ranks, 512);
+    group.run(num_ranks, [&](int32_t rank, Collectives& collectives) {
+      const auto device = late_device(static_cast<uint64_t>(rank) + 1);
+      const auto stream = device->make_stream({.name = "compute"});
+      const int64_t begin = std::min(rank * width, num_columns);
+      const int64_t own = std::min(width, num_columns - begin);
+      std::vector<float> part(static_cast<size_t>(num_rows * own));
+      std::vector<float> all(static_cast<size_t>(num_rows * num_columns), -1.0f);
+      for (int64_t row = 0; row < num_rows; ++row) {
+        for (int64_t c = 0; c < own; ++c) {
+          part[static_cast<size_t>(row * own + c)] = static_cast<float>(row * 1000 + begin + c);
+        }
+      }
+      for (int round = 0; round < 3; ++round) {
+        collectives.gather(*stream,
+                           {.part = TensorView(part.data(), DType::kF32, {num_rows, own}),
+                            .all = TensorView(all.data(), DType::kF32, {num_rows, num_columns}),
+                            .width = width});
+        stream->synchronize();
+        for (size_t i = 0; i < all.size(); ++i) {
+          const auto row = static_cast<int64_t>(i) / num_columns;
+          const auto column = static_cast<int64_t>(i) % num_columns;
+          ASSERT_EQ(all[i], rank == 0 ? static_cast<float>(row * 1000 + column) : -1.0f) << i;
         }
       }
     });

@@ -65,7 +65,7 @@ class Rank {
   std::optional<std::span<const SampledToken>> run(const Batch& batch, const KvTables& tables,
                                                    std::vector<ExpectedSequence> expected = {},
                                                    const PassWatch* watch = nullptr);
-  // Of a rank after the first: runs a pass without its logits.
+  // Of a rank after the first: runs its part of a pass.
   void follow(const Runner::Pass& pass) { runner_->follow(pass); }
   Runner& runner() { return *runner_; }
   const Runner& runner() const { return *runner_; }
