@@ -40,6 +40,9 @@ struct EngineOptions {
   bool skip_tokenizer_init = false;    // token ids only: no tokenizer is read, a byte is a token
   std::string device = "auto";         // "auto", "cpu", "cuda", "cuda:N"
   std::optional<int32_t> num_threads;  // CPU threads; empty: all the machine has
+  // Ranks, each with a part of the heads and of the hidden channels in every layer. On the CPU they
+  // are threads, which share num_threads.
+  int32_t tensor_parallel_size = 1;
 
   // Longest prompt + output of a request; empty: the model's own limit, or what fits if less does.
   std::optional<int64_t> max_model_len;
@@ -84,6 +87,7 @@ struct EngineOptions {
 inline constexpr int32_t kDefaultMaxNumSeqs = 256;
 inline constexpr int32_t kMaxPassTokens = 1 << 24;
 inline constexpr int32_t kMaxStallMs = 3'600'000;
+inline constexpr int32_t kMaxRanks = 64;
 inline constexpr int64_t kMaxModelLen = int64_t{1} << 30;
 
 // These rows have names, so that a command can declare one of them without the whole table.
@@ -134,6 +138,12 @@ inline constexpr std::array kEngineOptionRows = {
                                                      "random ones"}),
     kDeviceRow,
     kThreadsRow,
+    option_row<&EngineOptions::tensor_parallel_size>(
+        {.name = "tensor_parallel_size",
+         .min = 1,
+         .max = kMaxRanks,
+         .when_unset = "1",
+         .help = "ranks that share the heads of each layer; on the CPU, threads"}),
     option_row<&EngineOptions::max_model_len>({.name = "max_model_len",
                                                .kind = OptionKind::kTokens,
                                                .min = 1,

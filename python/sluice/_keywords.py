@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 # Options of vLLM's LLM that Sluice does not have, with the values that mean what Sluice does anyway.
 NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "tensor_parallel_size": (1,), "pipeline_parallel_size": (1,), "data_parallel_size": (1,),
+    "pipeline_parallel_size": (1,), "data_parallel_size": (1,),
     "dtype": ("auto", "bfloat16"), "quantization": (None,),
     "tokenizer": (None,), "tokenizer_mode": ("auto",), "trust_remote_code": (False, True), "revision": (None,),
     "tokenizer_revision": (None,), "runner": ("auto", "generate"), "enable_chunked_prefill": (None, True),

@@ -30,7 +30,7 @@ class LLM:
     command line, such as max_model_len, kv_offload="chunked", kv_host_bytes="64G", sparse_policy="full+quest",
     device="cpu"; `sluice run --help-all` lists them. Sizes are numbers or texts such as "4G" and "32K"; None is the
     default. Options of vLLM that Sluice does not have are accepted with the value that means what Sluice does anyway
-    (tensor_parallel_size=1).
+    (pipeline_parallel_size=1).
 
     Raises TypeError for an unknown option, with the nearest name; sluice.ModelError, sluice.UnsupportedError,
     sluice.DoesNotFitError (before weights are read) and sluice.InvalidArgumentError.

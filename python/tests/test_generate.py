@@ -240,6 +240,15 @@ def test_progress_is_shown(llm):
     assert any("toks/s" in str(one) for one in seen)
 
 
+def test_two_ranks_answer_as_one(llm):
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    two = LLM(MODEL, kv_cache_bytes="64M", tensor_parallel_size=2)
+    prompt = "The secret number of the purple castle is 7391846.\nWhat is the secret number of the purple castle?\n"
+    texts = [one.generate([prompt], params)[0].outputs[0].text for one in (llm, two)]
+    assert "7391846" in texts[0]
+    assert texts[0] == texts[1]
+
+
 def test_the_example_of_vllm(llm, capsys):
     """vLLM's examples/offline_inference/basic/basic.py: only the import, the model and the cache's size are others."""
     prompts = ["Hello, my name is", "The president of the United States is", "The capital of France is",

@@ -59,7 +59,8 @@ def test_neutral_values_pass():
 @pytest.mark.parametrize(("options", "error"), [
     ({"max_model_len": "32Q"}, ValueError), ({"block_size": 17}, ValueError), ({"kv_offload": "of"}, ValueError),
     ({"kv_offload": 1}, TypeError), ({"max_num_seqs": "4"}, TypeError), ({"enable_prefix_caching": 0}, TypeError),
-    ({"gpu_memory_utilization": 2}, ValueError), ({"tensor_parallel_size": 2}, NotImplementedError),
+    ({"gpu_memory_utilization": 2}, ValueError), ({"tensor_parallel_size": 3}, ValueError),
+    ({"pipeline_parallel_size": 2}, NotImplementedError),
     ({"dtype": "float16"}, NotImplementedError), ({"device": "tpu"}, ValueError)])
 def test_wrong_options(options, error):
     (name,) = options

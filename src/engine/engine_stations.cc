@@ -51,6 +51,7 @@ EngineStations::EngineStations(const EngineOptions& options, EngineParts parts,
   const int64_t begin_ns = now_ns();
   load_model(options, parts, on_progress);
   const auto hash = rank->load_weights(options.seed, options.kv_store.dir.has_value(), on_progress);
+  if (followers) followers->await_ready();
   front->close_checkpoint();
   make_kv(options, parts, hash);
   const EnginePlan& plan = front->plan();
@@ -100,8 +101,21 @@ void EngineStations::load_model(const EngineOptions& options, EngineParts& parts
   if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer});
   front->load_files(options);
   if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer, .share = 1});
+  if (front->plan().num_ranks > 1) start_followers(options, parts);
   rank = std::make_unique<Rank>(std::move(parts.device), std::move(parts.policies), *front, options,
-                                on_progress);
+                                on_progress, followers ? followers->first_seat() : RankSeat());
+}
+
+// They load their weights beside the first rank. Each pass goes to them before the first rank runs
+// it.
+void EngineStations::start_followers(const EngineOptions& options, EngineParts& parts) {
+  SLUICE_CHECK(parts.steps == nullptr, "a recorder beside {} ranks", front->plan().num_ranks);
+  RankThreads::MakeDevice make = std::move(parts.make_device);
+  if (!make) make = [&options](int32_t) { return make_device(options.device); };
+  followers = std::make_unique<RankThreads>(*front, options, std::move(make));
+  messages = std::make_unique<StepRecorder>(
+      [this](const StepMessage& message) { followers->send(message); });
+  parts.steps = messages.get();
 }
 
 // One longest request must still fit beside all pins.

@@ -2,7 +2,7 @@
 //
 // LlmEngine is the loop over them. Each owns what its name says:
 //   Front      the model's files and the plan; checks, ids and seeds of requests
-//   Rank       the device and all that a pass runs on
+//   Rank       the device and all that a pass runs on; others follow it with several ranks
 //   KvStation  block tables, KV store and pins
 //   Scheduler  which sequences run next
 //   Observer   counts of passes
@@ -21,6 +21,7 @@
 
 #include "engine/kv/kv_station.h"
 #include "engine/observer.h"
+#include "engine/ranks/rank_threads.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/speculation/speculator.h"
 #include "engine/stations/answers.h"
@@ -54,8 +55,11 @@ struct EngineParts {
   // Called on a worker before the masks of each sequence and pass are made; null: nothing. A test
   // has masks that are late.
   std::function<void()> before_masks = nullptr;
-  // Gets every pass as a message that another rank could run; null: nothing does.
+  // Gets every pass as a message that another rank could run; null: nothing does. REQUIRES: null
+  // with several ranks, to which the engine sends them.
   StepRecorder* steps = nullptr;
+  // With several ranks: the devices of those after the first; null: the options' one for each.
+  RankThreads::MakeDevice make_device = nullptr;
   // The files of the KV store; null: the system's. A test has disks that fail.
   StoreFiles* store_files = nullptr;
   // Gets what the prefix cache gains and loses; null: the options' endpoint, if there is one.
@@ -75,10 +79,12 @@ class EngineStations {
   // Waits for stores and for the device.
   ~EngineStations();
 
-  // In the order of construction; destroyed in reverse. None is null.
+  // In the order of construction; destroyed in reverse. None is null but where it says so.
   Recorders recorders;
   std::function<int64_t()> now_ns;
   std::unique_ptr<Front> front;
+  std::unique_ptr<RankThreads> followers;  // null with one rank; and so is the next
+  std::unique_ptr<StepRecorder> messages;  // to them
   std::unique_ptr<Rank> rank;
   std::unique_ptr<KvStation> kv;
   std::unique_ptr<Scheduler> scheduler;
@@ -91,6 +97,7 @@ class EngineStations {
 
  private:
   void load_model(const EngineOptions& options, EngineParts& parts, const OnProgress& on_progress);
+  void start_followers(const EngineOptions& options, EngineParts& parts);
   KvStation::MakeBacking store_maker(const EngineOptions& options, StoreFiles* files,
                                      const std::optional<WeightsHash>& weights);
   void make_kv(const EngineOptions& options, EngineParts& parts,

@@ -74,6 +74,16 @@ std::vector<float> Runner::replay(const Pass& pass) {
   return {};
 }
 
+void Runner::follow(const Pass& pass) {
+  describe(pass, pass.message.num_sampled());
+  monitor_ = nullptr;
+  scores_prompts_ = false;
+  draws_in_pass_ = false;
+  run_pass([&] { enqueue_pass(pass.message); });
+  prefetch(pass);
+  parts_.compute.synchronize();
+}
+
 bool Runner::score_prompts(const Batch& batch, const PassWatch* watch) {
   return scorer_.run(parts_.compute, parts_.decoder, batch,
                      watch != nullptr ? watch->should_cancel : std::function<bool()>());
@@ -111,15 +121,20 @@ std::vector<float> Runner::run_with_all_logits(const Pass& pass, TapSink* taps) 
   SLUICE_CHECK(num_rows <= limits_.max_seqs && pass.message.num_sampled() == 0, "{} rows",
                num_rows);
   describe(pass, num_rows);
-  num_logit_rows_ = num_rows;
   for (int64_t i = 0; i < num_rows; ++i) {
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
   }
-  TensorView logits;
+  // Other ranks run the pass as the message has it, without logits.
+  const bool is_alone = !parts_.decoder.divides_logits();
+  num_logit_rows_ = is_alone ? num_rows : 0;
   monitor_ = nullptr;
-  scores_prompts_ = false;
+  scores_prompts_ = !is_alone;
   draws_in_pass_ = false;
+  TensorView logits;
   run_pass([&] { logits = forward(taps); });
+  if (!is_alone) {
+    logits = parts_.decoder.row_logits(parts_.compute, device_.logit_rows.rows(0, num_rows));
+  }
   return to_host(logits);
 }
 

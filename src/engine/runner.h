@@ -71,6 +71,9 @@ class Runner {
   // sampled rows: f32 [message.num_sampled(), vocab] in host memory.
   std::vector<float> replay(const Pass& pass);
 
+  // The same on a rank after the first, which gets its logits. Returns when the pass is done.
+  void follow(const Pass& pass);
+
   // Runs a prefill pass of one sequence, which samples nothing, and returns the logits of every
   // row: f32 [num_rows, vocab] in host memory. Taps of the pass go to `taps`. Slow: used for
   // traces. REQUIRES: num_rows <= max_seqs, since the logits buffer has that many rows.

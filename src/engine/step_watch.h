@@ -14,9 +14,10 @@ namespace sluice {
 
 class StepWatch {
  public:
-  // `caller` may be null: then only flags are looked at.
+  // `caller` may be null: then only flags are looked at. Without `may_cancel` the pass runs to its
+  // end: other ranks run it, too.
   // REQUIRES: batch and caller outlive this object.
-  StepWatch(const Batch& batch, const PassWatch* caller);
+  StepWatch(const Batch& batch, const PassWatch* caller, bool may_cancel);
   StepWatch(const StepWatch&) = delete;
   StepWatch& operator=(const StepWatch&) = delete;
 

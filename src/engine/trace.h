@@ -33,6 +33,7 @@ class TraceRecorder final : public TapSink {
   // Errors: kInvalidArgument naming the first pattern that no tap of the model matches.
   void check_patterns(const std::vector<LayerSpec>& layers) const;
 
+  bool wants_nothing() const { return patterns_.empty(); }
   bool wants(const std::string& name) const override;
   void tap(Stream& stream, const std::string& name, int64_t row_begin,
            const TensorView& rows) override;

@@ -183,16 +183,6 @@ std::filesystem::path ModelDirectory::require_file(std::string_view name) const 
 }
 
 // Blocks of GGUF are decoded part by part: a whole tensor in F32 would take four times its file.
-void CheckpointTensor::read(size_t offset, std::span<std::byte> dst) const {
-  if (storage == nullptr) return file->read(file_offset + offset, dst);
-  SLUICE_CHECK(offset % sizeof(float) == 0 && dst.size() % sizeof(float) == 0,
-               "parts of elements: {} bytes at {}", dst.size(), offset);
-  std::vector<float> elements(dst.size() / sizeof(float));
-  read_gguf_elements(*file, file_offset, *storage, static_cast<int64_t>(offset / sizeof(float)),
-                     elements);
-  std::memcpy(dst.data(), elements.data(), dst.size());
-}
-
 // Reads headers alone: what is missing, doubled or of another version shows before weights are
 // read, which may take minutes.
 Checkpoint::Checkpoint(const ModelDirectory& directory) {

@@ -61,12 +61,27 @@ struct CheckpointTensor {
   uint64_t file_offset = 0;              // of the first byte; any, since old files have no padding
   uint64_t num_file_bytes = 0;           // other than num_bytes only if `storage` is set
   const GgufStorage* storage = nullptr;  // of GGUF: what becomes F32 when it is read
+  // Of a part of a tensor (`part`), in bytes of the elements as `dtype`.
+  size_t part_begin = 0;
+  size_t row_bytes = 0;   // of a row of the part; 0: its rows follow each other
+  size_t row_stride = 0;  // of the whole tensor; with row_bytes
 
-  // Reads bytes [offset, offset + dst.size()) of the tensor. Errors: those of ModelFile::read.
-  // REQUIRES: whole elements.
+  // Rows [row_begin, row_begin + num_rows) and columns likewise of a matrix of `num_columns`
+  // columns; `shape` stays that of the whole tensor. REQUIRES: within the tensor, which is no part.
+  struct Range {
+    int64_t begin = 0;
+    int64_t count = 0;
+  };
+  CheckpointTensor part(int64_t num_columns, Range rows, Range columns) const;
+
+  // Reads bytes [offset, offset + dst.size()) of the tensor or part. Errors: those of
+  // ModelFile::read. REQUIRES: whole elements.
   void read(size_t offset, std::span<std::byte> dst) const;
   // Starts read-ahead of all bytes; returns at once.
-  void will_need() const { file->will_need(file_offset, num_file_bytes); }
+  void will_need() const;
+
+ private:
+  void read_whole(size_t offset, std::span<std::byte> dst) const;
 };
 
 // The weight files of a model: GGUF, model.safetensors, or the shards of

@@ -29,6 +29,24 @@ int64_t scratch_bytes_of(const ModelConfig& config, Kinds LayerSpec::*kinds, int
   return static_cast<int64_t>(most);
 }
 
+// Rows of the output head that each of several ranks multiplies by: `width`, but fewer or none on
+// the last ones.
+struct HeadRange {
+  int64_t width = 0;
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+HeadRange head_range(const ModelConfig& config) {
+  const Shard& shard = config.attention().shard;
+  if (!shard.is_part()) return {};
+  const int64_t unit = kRowsOfPart * shard.num_ranks;
+  HeadRange range{.width = (config.vocab_size + unit - 1) / unit * kRowsOfPart};
+  range.begin = std::min<int64_t>(shard.rank * range.width, config.vocab_size);
+  range.count = std::min<int64_t>(range.width, config.vocab_size - range.begin);
+  return range;
+}
+
 }  // namespace
 
 struct Decoder::Rows {
@@ -86,6 +104,7 @@ Decoder::Scratch Decoder::cut_scratch(Arena& arena, const ModelConfig& config,
                                                scratch_bytes_of(config, &LayerSpec::mlp, tile))});
   s.logit_rows = arena.tensor(DType::kBF16, {limits.max_logit_rows, hidden});
   s.logits = arena.tensor(DType::kF32, {limits.max_logit_rows, config.vocab_size});
+  s.logit_part = arena.tensor(DType::kF32, {limits.max_logit_rows * head_range(config).count});
   s.inv_freq = arena.tensor(DType::kF32, {head_dim / 2});
   if (config.dual_chunk.present()) {
     for (TensorView* angles : {&s.zones.own, &s.zones.before, &s.zones.far}) {
@@ -107,10 +126,11 @@ size_t Decoder::scratch_bytes(const ModelConfig& config, const DecoderLimits& li
 }
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, const DecoderLimits& limits,
-                 Device& device, Stream& stream)
+                 Device& device, Stream& stream, Collectives* collectives)
     : config_(config),
       weights_(weights),
       limits_(limits),
+      collectives_(collectives),
       memory_(device.allocate(scratch_bytes(config, limits), MemoryKind::kDevice)) {
   Arena arena(memory_.data(), memory_.size_bytes());
   scratch_ = cut_scratch(arena, config, limits);
@@ -126,6 +146,10 @@ Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Decode
     stream.fill(scratch_.zones.no_rows.bytes(), scratch_.zones.no_rows.num_bytes(), 0xFF);  // -1
   }
   stream.synchronize();  // the copy reads `rope`, which ends with this function
+  const HeadRange range = head_range(config);
+  if (range.count > 0) {
+    head_part_ = rows_of(device, weights.lm_head(), range.begin, range.count);
+  }
 }
 
 TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInput& input,
@@ -280,12 +304,20 @@ void Decoder::finish_layer(const Pass& pass, LayerId layer, const Rows& rows) {
     if (mixer.reads_input_twice() && is_overwritten) norm_again(pass, rows, w.input_norm);
     mixer.finish(call, tile_of(rows), weights);
   });
-  norm_delta(pass, rows, w.post_norm);
   const RowTile tile = tile_of(rows);
+  sum_over_ranks(pass, tile);
+  norm_delta(pass, rows, w.post_norm);
   visit_with_weights(spec(layer).mlp, w.mlp, [&](const auto& mlp, const auto& weights) {
     mlp.enqueue(call, tile, weights);
   });
+  sum_over_ranks(pass, tile);
   call.tap("mlp_out", rows.begin, tile.out);
+}
+
+// The outputs of mixers and MLPs are sums over the ranks. What comes before and after is computed
+// on each rank, from the same bits.
+void Decoder::sum_over_ranks(const Pass& pass, const RowTile& tile) const {
+  if (collectives_ != nullptr) collectives_->sum(pass.stream, tile.out);
 }
 
 // residual += delta, then normed = RMSNorm(residual) * weight, for one tile.
@@ -311,17 +343,34 @@ void Decoder::norm_again(const Pass& pass, const Rows& rows, const TensorView& w
 
 // A span in the middle of a prompt has no logits.
 TensorView Decoder::project_logits(const Pass& pass) {
-  if (num_logit_rows(pass.input) == 0) return scratch_.logits.rows(0, 0);
-  const TensorView logits = row_logits(pass.stream, pass.input.logit_rows);
-  pass.tap("final_norm", 0, scratch_.logit_rows.rows(0, logits.dim(0)));
+  const int64_t count = num_logit_rows(pass.input);
+  if (count == 0) return scratch_.logits.rows(0, 0);
+  if (!divides_logits()) {
+    const TensorView logits = row_logits(pass.stream, pass.input.logit_rows);
+    pass.tap("final_norm", 0, scratch_.logit_rows.rows(0, count));
+    return logits;
+  }
+  const TensorView normed = norm_rows(pass.stream, pass.input.logit_rows);
+  const TensorView logits = scratch_.logits.rows(0, count);
+  const HeadRange range = head_range(config_);
+  const TensorView part(scratch_.logit_part.bytes(), DType::kF32, {count, range.count});
+  if (range.count > 0) matmul(pass.stream, {.x = normed, .weight = head_part_, .out = part});
+  collectives_->gather(pass.stream, {.part = part, .all = logits, .width = range.width});
   return logits;
 }
 
-// Gathers rows from the residual stream, norms them and applies the output head.
+// Applies the whole output head, also where several ranks have the weights of it.
 TensorView Decoder::row_logits(Stream& stream, const TensorView& rows) {
+  const TensorView normed = norm_rows(stream, rows);
+  const TensorView logits = scratch_.logits.rows(0, normed.dim(0));
+  matmul(stream, {.x = normed, .weight = weights_.lm_head(), .out = logits});
+  return logits;
+}
+
+// Gathers rows from the residual stream and norms them.
+TensorView Decoder::norm_rows(Stream& stream, const TensorView& rows) const {
   const int64_t count = rows.dim(0);
   SLUICE_CHECK(count <= limits_.max_logit_rows, "{} logit rows", count);
-  const TensorView logits = scratch_.logits.rows(0, count);
   const TensorView normed = scratch_.logit_rows.rows(0, count);
   gather_rows(stream, {scratch_.residual, rows, normed});
   rms_norm(stream, {.x = normed,
@@ -330,8 +379,7 @@ TensorView Decoder::row_logits(Stream& stream, const TensorView& rows) {
                     .out = normed,
                     .eps = config_.rms_norm_eps,
                     .weight_offset = config_.norm_offset});
-  matmul(stream, {.x = normed, .weight = weights_.lm_head(), .out = logits});
-  return logits;
+  return normed;
 }
 
 }  // namespace sluice

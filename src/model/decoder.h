@@ -12,6 +12,7 @@
 #include "core/arena.h"
 #include "core/ids.h"
 #include "core/tensor_view.h"
+#include "device/collectives.h"
 #include "device/device.h"
 #include "model/layer_spec.h"
 #include "model/model_config.h"
@@ -43,19 +44,24 @@ struct DecoderInput {
 
 class Decoder {
  public:
-  // Takes the scratch memory for passes within `limits`. REQUIRES: `weights` outlives the decoder.
+  // Takes the scratch memory for passes within `limits`. With `collectives` the configuration and
+  // the weights are one rank's part (model/shard.h). REQUIRES: `weights` and `collectives` outlive
+  // the decoder.
   Decoder(const ModelConfig& config, const Weights& weights, const DecoderLimits& limits,
-          Device& device, Stream& stream);
+          Device& device, Stream& stream, Collectives* collectives = nullptr);
 
   // Bytes of device memory that the constructor takes.
   static size_t scratch_bytes(const ModelConfig& config, const DecoderLimits& limits);
 
   // Enqueues the pass. In stream order, new k and v are then in the cache and the returned logits
-  // are ready: f32 [num_logit_rows, vocab], memory of the decoder that the next pass overwrites. A
-  // pass without logit rows returns an empty view.
+  // are ready: f32 [num_logit_rows, vocab], memory of the decoder that the next pass overwrites; of
+  // several ranks on the first one alone. A pass without logit rows returns an empty view.
   // Errors: what the monitor throws; the pass is then enqueued in part.
   TensorView forward(Stream& stream, Executor& executor, const DecoderInput& input,
                      TapSink* taps = nullptr);
+
+  // Whether `forward` computes the logits of a pass on all ranks together; row_logits never does.
+  bool divides_logits() const { return collectives_ != nullptr; }
 
   // Enqueues the logits of more rows of the last pass: f32 [n, vocab] for `rows` (i32 [n], device
   // memory, n at most max_logit_rows), in the memory of that pass's logits. May be called again.
@@ -77,6 +83,7 @@ class Decoder {
     TensorView layer;       // u8: scratch of the mixer, then of the MLP, of any layer, for one tile
     TensorView logit_rows;  // bf16 [max_logit_rows, hidden]
     TensorView logits;      // f32 [max_logit_rows, vocab]
+    TensorView logit_part;  // f32 [max_logit_rows, vocab of this rank], of several, flat
     TensorView inv_freq;    // f32 [head_dim / 2]: constant after construction
     ZoneCall zones;         // of a model with dual chunk attention; no_rows is constant, too
   };
@@ -94,13 +101,17 @@ class Decoder {
   void begin_layer(const Pass& pass, LayerId layer, const Rows& rows);
   void attend(const Pass& pass, LayerId layer);
   void finish_layer(const Pass& pass, LayerId layer, const Rows& rows);
+  void sum_over_ranks(const Pass& pass, const RowTile& tile) const;
   void norm_delta(const Pass& pass, const Rows& rows, const TensorView& weight);
   void norm_again(const Pass& pass, const Rows& rows, const TensorView& weight);
   TensorView project_logits(const Pass& pass);
+  TensorView norm_rows(Stream& stream, const TensorView& rows) const;
 
   ModelConfig config_;
   const Weights& weights_;
   DecoderLimits limits_;
+  Collectives* const collectives_;  // null: there is one rank
+  PackedWeight head_part_;          // of several: the rows of lm_head that the rank multiplies by
   Buffer memory_;
   Scratch scratch_;
   KvBlocksView write_target_;      // where the current layer's k and v go; one for all its tiles

@@ -4,6 +4,7 @@
 // what is taken.
 #include "model/weight_layout.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -66,28 +67,58 @@ PackedExperts WeightLayout::experts(int32_t num_experts, int64_t num_rows, int64
 // The stack's rows are those of experts one after the other, as their matrices are packed.
 void WeightLayout::add_expert_rows(const ExpertRows& rows, const PackedExperts& experts) {
   const PackedWeight matrix = experts.expert(rows.expert);
-  add_rows(rows.name, matrix, rows.row_begin, rows.num_rows);
-  sources_.back().active_share = rows.active_share;
-  sources_.back().part = {.name = rows.stack_name,
-                          .shape = {experts.num_experts, matrix.num_rows, matrix.num_cols},
-                          .row_begin = rows.expert * matrix.num_rows + rows.row_begin};
+  add_rows(rows.name, matrix, rows.row_begin, rows.num_rows, rows.slice);
+  WeightSource& source = sources_.back();
+  source.active_share = rows.active_share;
+  // The parts of an expert's matrix are cut alike, so they have as many times more rows in the
+  // file.
+  const std::vector<int64_t> tensor = source.tensor_shape();
+  const int64_t times = tensor.front() / rows.num_rows;
+  source.part = {
+      .name = rows.stack_name,
+      .shape = {experts.num_experts, matrix.num_rows * times, tensor.back()},
+      .row_begin = (rows.expert * matrix.num_rows + rows.row_begin) * times + rows.slice.row_begin};
 }
 
 // The tensor of scales has the name of the weight with another ending; whether it is there is known
 // when it is read.
 void WeightLayout::add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
-                            int64_t num_rows) {
+                            int64_t num_rows, const TensorSlice& slice) {
   sources_.push_back({.name = name,
                       .shape = {num_rows, matrix.num_cols},
                       .matrix = matrix,
                       .row_begin = row_begin,
-                      .vector = {}});
+                      .vector = {},
+                      .slice = slice});
+  check_slice(sources_.back());
   if (stores_integers(matrix.format)) add_integers(sources_.back());
   if (!stores_e4m3(matrix.format)) return;
   constexpr std::string_view kWeight = ".weight";
   sources_.back().scale_name =
       name.substr(0, name.size() - kWeight.size()) + quantization_.scale_suffix;
   sources_.back().scales = quantization_.scales;
+}
+
+// A scale is that of some rows and columns, which lie on one rank.
+void WeightLayout::check_slice(const WeightSource& source) const {
+  const WeightFormat format = source.matrix.format;
+  if (!source.slice.present() || !has_scales(format)) return;
+  const bool has_blocks = quantization_.scales == WeightScales::kBlocks;
+  const int64_t group_rows = has_blocks ? kScaleBlockRows : 1;
+  const int64_t group_cols = std::max<int64_t>(format.group_cols, 1);
+  const bool rows_fit = source.slice.num_rows == 0 || source.shape[0] % group_rows == 0;
+  const bool cols_fit = source.slice.num_cols == 0 || source.shape[1] % group_cols == 0;
+  if (!rows_fit || !cols_fit) {
+    fail(ErrorCode::kUnsupported,
+         "{} has a scale for {} rows and {} columns, but a rank's part of it is {} x {}; take a "
+         "smaller tensor_parallel_size or the BF16 version of the model",
+         source.name, group_rows, group_cols, source.shape[0], source.shape[1]);
+  }
+  if (format.num_orders > 0) {
+    fail(ErrorCode::kUnsupported,
+         "the weights have orders of columns (desc_act, actorder), which cannot be divided over "
+         "ranks; take a model without, or a tensor_parallel_size of 1");
+  }
 }
 
 // Parts of a matrix are listed one after the other. Before memory is taken all matrices are alike
@@ -143,27 +174,29 @@ void WeightLayout::add_head_range(const RowRange& range, const PackedWeight& mat
 
 // In the matrix heads are padded, in the file they are not.
 void WeightLayout::add_head_rows(const std::string& name, const PackedWeight& matrix,
-                                 int64_t head_begin, int64_t num_heads,
-                                 const HeadPadding& padding) {
-  add_rows(name, matrix, head_begin * padding.padded_head_dim, num_heads * padding.head_dim);
+                                 int64_t head_begin, int64_t num_heads, const HeadPadding& padding,
+                                 const TensorSlice& slice) {
+  add_rows(name, matrix, head_begin * padding.padded_head_dim, num_heads * padding.head_dim, slice);
   sources_.back().heads = HeadAxis::kRows;
   sources_.back().padding = padding;
 }
 
 // A vector is stored as one column whose rows are head channels.
 void WeightLayout::add_head_vector(const std::string& name, const TensorView& vector,
-                                   const HeadPadding& padding, float dummy_mean) {
+                                   const HeadPadding& padding, float dummy_mean,
+                                   const TensorSlice& slice) {
   add_vector(name, vector, dummy_mean);
   WeightSource& source = sources_.back();
   source.shape[0] = source.shape[0] / padding.padded_head_dim * padding.head_dim;
   source.heads = HeadAxis::kRows;
   source.padding = padding;
+  source.slice = slice;
 }
 
 // Columns of padding lie between columns of the file. A scale for a group of columns of the file
 // would then belong to others in memory.
 void WeightLayout::add_head_columns(const std::string& name, const PackedWeight& matrix,
-                                    const HeadPadding& padding) {
+                                    const HeadPadding& padding, const TensorSlice& slice) {
   if (padding.present() && matrix.format.group_cols != 0) {
     fail(
         ErrorCode::kUnsupported,
@@ -171,7 +204,7 @@ void WeightLayout::add_head_columns(const std::string& name, const PackedWeight&
         "would not fit; take the model with a scale for each row, or in BF16",
         name, padding.head_dim, padding.padded_head_dim, matrix.format.group_cols);
   }
-  add_rows(name, matrix, 0, matrix.num_rows);
+  add_rows(name, matrix, 0, matrix.num_rows, slice);
   WeightSource& source = sources_.back();
   source.shape[1] = matrix.num_cols / padding.padded_head_dim * padding.head_dim;
   source.heads = HeadAxis::kColumns;

@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "model/head_padding.h"
 #include "model/quantization.h"
+#include "model/shard.h"
 #include "ops/experts/experts.h"
 #include "ops/matmul/matmul.h"
 
@@ -38,7 +39,7 @@ struct TensorPart {
 // One tensor of a checkpoint and its destination: `matrix` or `vector`, never both.
 struct WeightSource {
   std::string name;
-  std::vector<int64_t> shape;   // in the checkpoint, before padding
+  std::vector<int64_t> shape;   // of what is read, before padding
   PackedWeight matrix;          // the tensor fills its rows from row_begin on
   int64_t row_begin = 0;        // in `matrix`, padding included
   std::string scale_name = {};  // of the tensor of scales; empty: the matrix has none
@@ -52,12 +53,20 @@ struct WeightSource {
   bool transposed = false;   // `vector` has the last dimension of `shape` as its first
   float dummy_mean = 0;      // mean of dummy weights: 1 for norms, else 0
   TensorPart part = {};      // where the numbers are in a checkpoint without tensor `name`
+  TensorSlice slice = {};    // what is read of tensor `name`, if not all
   double active_share = 1;   // of rows that it is read for, if all experts are chosen alike
 
   int64_t num_elements() const {
     int64_t count = 1;
     for (const int64_t dim : shape) count *= dim;
     return count;
+  }
+  // Of the tensor in the checkpoint.
+  std::vector<int64_t> tensor_shape() const {
+    std::vector<int64_t> whole = shape;
+    if (slice.num_rows != 0) whole.front() = slice.num_rows;
+    if (slice.num_cols != 0) whole.back() = slice.num_cols;
+    return whole;
   }
   // Whether the tensor has to be widened on the host before it is stored.
   bool pads() const { return heads != HeadAxis::kNone && padding.present(); }
@@ -83,9 +92,10 @@ class WeightLayout {
     return arena_.tensor(dtype, {length});
   }
 
-  // These list one tensor each, and what it fills: rows of a matrix, or a vector.
+  // These list one tensor each, and what it fills: rows of a matrix, or a vector. A slice says what
+  // is read of the tensor.
   void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
-                int64_t num_rows);
+                int64_t num_rows, const TensorSlice& slice = {});
   void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
   // A tensor [channels, 1, taps], to `taps` [taps, channels].
   void add_taps(const std::string& name, const TensorView& taps);
@@ -107,6 +117,7 @@ class WeightLayout {
     int64_t row_begin = 0;
     int64_t num_rows = 0;
     double active_share = 1;
+    TensorSlice slice = {};  // of the tensor of that name
   };
   void add_expert_rows(const ExpertRows& rows, const PackedExperts& experts);
 
@@ -114,20 +125,23 @@ class WeightLayout {
   // heads from head `head_begin` of the matrix on, whole heads of a vector, and a matrix whose
   // columns are heads.
   void add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
-                     int64_t num_heads, const HeadPadding& padding);
+                     int64_t num_heads, const HeadPadding& padding, const TensorSlice& slice = {});
   // The same for one head, whose rows are a range of a tensor.
   void add_head_range(const RowRange& range, const PackedWeight& matrix, int64_t head,
                       const HeadPadding& padding);
   void add_head_vector(const std::string& name, const TensorView& vector,
-                       const HeadPadding& padding, float dummy_mean = 0);
+                       const HeadPadding& padding, float dummy_mean = 0,
+                       const TensorSlice& slice = {});
   void add_head_columns(const std::string& name, const PackedWeight& matrix,
-                        const HeadPadding& padding);
+                        const HeadPadding& padding, const TensorSlice& slice = {});
 
  private:
   // The one format of these modules, each `num_parts` of which are in one matrix. Errors: those of
   // `matrix`.
   WeightFormat format_of(std::span<const std::string> modules, size_t num_parts,
                          int64_t part_rows) const;
+  // Errors: kUnsupported for a slice that cuts a scale's rows or columns.
+  void check_slice(const WeightSource& source) const;
   // What integers have beside the name and the shape.
   void add_integers(WeightSource& source) const;
 

@@ -227,46 +227,46 @@ void load_integers(const WeightSource& source, const Checkpoint& checkpoint, Str
   store_padded(source, DType::kU8, codes, std::move(scales), stream);
 }
 
-// Fills one tensor with random values, 1024 rows at a time, which are the same. With padding the
-// slices are whole heads, since store_padded takes whole heads.
-void store_dummy(const WeightSource& source, DummyNumbers& numbers, uint64_t& state,
-                 Stream& stream) {
-  const HeadPadding& padding = source.padding;
-  const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
-  const bool is_matrix = source.matrix.present();
-  const int64_t rows_at_once = by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024;
-  const int64_t rows = is_matrix ? source.shape[0] : 1;
-  const int64_t cols = is_matrix ? source.shape.back() : source.num_elements();
-  const auto count = static_cast<size_t>(std::min(rows, rows_at_once) * cols);
-  const WeightFormat format = source.matrix.format;
-  const bool is_code = is_matrix && has_scales(format);
-  std::vector<BFloat16> values;
-  std::vector<uint8_t> codes;
-  if (is_code) {
-    codes = numbers.next_codes(format, count, state);
-  } else {
-    values = is_matrix ? numbers.next(count, state) : draw_uniform(count, source.dummy_mean, state);
-  }
-  if (!is_matrix && source.vector.dtype() == DType::kF32) {
+// Each rank draws the whole vector, and keeps its part.
+void store_dummy_vector(const WeightSource& source, uint64_t& state, Stream& stream) {
+  int64_t count = 1;
+  for (const int64_t dim : source.tensor_shape()) count *= dim;
+  const auto drawn = draw_uniform(static_cast<size_t>(count), source.dummy_mean, state);
+  const auto first = drawn.begin() + source.slice.row_begin;
+  const std::vector<BFloat16> values(first, first + source.num_elements());
+  if (source.vector.dtype() == DType::kF32) {
     return store_floats(source, std::vector<float>(values.begin(), values.end()), stream);
   }
-  if (!is_matrix && !source.pads()) return store_vector(source, values, stream);
-  const std::span<const std::byte> bytes =
-      is_code ? std::as_bytes(std::span(codes)) : std::as_bytes(std::span(values));
-  const DType dtype = is_code ? DType::kU8 : DType::kBF16;
-  for (int64_t row = 0; row < rows; row += rows_at_once) {
-    WeightSource slice = source;
-    slice.row_begin += by_heads ? padding.padded_units(row) : row;
-    if (is_matrix) slice.shape[0] = std::min(rows_at_once, rows - row);
+  if (!source.pads()) return store_vector(source, values, stream);
+  store_padded(source, DType::kBF16, std::as_bytes(std::span(values)), {}, stream);
+}
+
+// Fills one tensor with random values, 1024 rows at a time, which are the same. With padding they
+// are whole heads, since store_padded takes whole heads.
+void store_dummy(const WeightSource& source, DummyNumbers& numbers, uint64_t& state,
+                 Stream& stream) {
+  if (!source.matrix.present()) return store_dummy_vector(source, state, stream);
+  const HeadPadding& padding = source.padding;
+  const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
+  const DummyRows rows =
+      numbers.next_rows(source.matrix.format, source.tensor_shape(),
+                        by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024, state);
+  const int64_t first = source.slice.row_begin, num_cols = source.shape[1];
+  for (int64_t at = 0; at < source.shape[0];) {
+    const int64_t in_rows = (first + at) % rows.count;
+    const int64_t num = std::min(rows.count - in_rows, source.shape[0] - at);
+    WeightSource part = source;
+    part.row_begin += by_heads ? padding.padded_units(at) : at;
+    part.shape[0] = num;
     ScaleRows scales;
-    if (is_code) scales = dummy_scales(format, slice.shape[0], cols);
-    const auto num_values = static_cast<size_t>((is_matrix ? slice.shape[0] : 1) * cols);
-    const std::span<const std::byte> part = bytes.first(num_values * dtype_bytes(dtype));
+    if (!rows.codes.empty()) scales = dummy_scales(source.matrix.format, num, num_cols);
+    const auto bytes = rows.cut(in_rows, num, source.slice.col_begin, num_cols);
     if (source.pads()) {
-      store_padded(slice, dtype, part, std::move(scales), stream);
+      store_padded(part, rows.dtype(), bytes, std::move(scales), stream);
     } else {
-      store_matrix(slice, dtype, part, std::move(scales), stream);
+      store_matrix(part, rows.dtype(), bytes, std::move(scales), stream);
     }
+    at += num;
   }
 }
 
@@ -367,9 +367,18 @@ void Weights::check(const ModelConfig& config, Device& device, const Checkpoint&
   weights.check_names(checkpoint);
 }
 
+uint64_t Weights::checkpoint_bytes(const Checkpoint& checkpoint) const {
+  uint64_t sum = 0;
+  for (const WeightSource& source : sources_) {
+    for (const CheckpointTensor& tensor : tensors_of(source, checkpoint)) sum += tensor.num_bytes;
+  }
+  return sum;
+}
+
 void Weights::load(const Checkpoint& checkpoint, Stream& stream,
                    const std::function<void(double)>& on_progress) {
   check_names(checkpoint);
+  const uint64_t all_bytes = checkpoint_bytes(checkpoint);
   uint64_t bytes_done = 0;
   for (const WeightSource& source : sources_) {
     const std::vector<CheckpointTensor> tensors = tensors_of(source, checkpoint);
@@ -389,7 +398,7 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
       load_vector(source, tensor, stream);
     }
     if (on_progress) {
-      on_progress(static_cast<double>(bytes_done) / static_cast<double>(checkpoint.num_bytes()));
+      on_progress(static_cast<double>(bytes_done) / static_cast<double>(all_bytes));
     }
   }
   // A file rewritten meanwhile may have given old and new tensors.

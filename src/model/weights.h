@@ -78,6 +78,8 @@ class Weights {
   void lay_out_layer(WeightLayout& layout, int32_t index);
   explicit Weights(const ModelConfig& config) : config_(config) {}  // for planning
   void check_names(const Checkpoint& checkpoint) const;
+  // Of all that `load` reads.
+  uint64_t checkpoint_bytes(const Checkpoint& checkpoint) const;
 
   ModelConfig config_;
   Buffer memory_;  // all views below point into it

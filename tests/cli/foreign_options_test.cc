@@ -39,7 +39,8 @@ TEST(ForeignOptions, AreAnsweredWithOurs) {
        {{"-p", "hi"}, "the prompt is a word of its own"},
        {{"--prompt", "hi"}, "the prompt is a word of its own"},
        {{"-ngl", "99", "hi"}, "--device"},
-       {{"--tensor-parallel-size", "2", "hi"}, "one GPU only"},
+       {{"-tp", "2", "hi"}, "here it is --tensor-parallel-size"},
+       {{"--pipeline-parallel-size", "2", "hi"}, "heads are: --tensor-parallel-size"},
        {{"--temp", "0"}, "here it is --temperature"},
        {{"--cache-type-k", "q8_0"}, "here it is --kv-cache-dtype"},
        {{"--enable-prefix-caching"}, "prefix caching is on"},
@@ -101,19 +102,19 @@ TEST(ForeignOptions, NamesTheServer) {
 
 // Start lines of vLLM and llama-server name what is done here anyway.
 TEST(ForeignOptions, ThatAskForWhatIsDoneAreAccepted) {
-  expect_answers({{{"--tensor-parallel-size", "1"}, ""},
-                  {{"--tensor-parallel-size=1"}, ""},
+  expect_answers({{{"--data-parallel-size", "1"}, ""},
+                  {{"--data-parallel-size=1"}, ""},
                   {{"-tp", "1", "--dtype", "bfloat16"}, ""},
                   {{"--dtype=auto", "--cache-type-k", "bf16"}, ""},
                   {{"--task", "generate"}, ""},
-                  {{"--tensor-parallel-size", "2"}, "one GPU only"},
-                  {{"--tensor-parallel-size"}, "one GPU only"},
-                  {{"--tensor-parallel-size", ""}, "one GPU only"},
+                  {{"--data-parallel-size", "2"}, "heads are: --tensor-parallel-size"},
+                  {{"--data-parallel-size"}, "heads are: --tensor-parallel-size"},
+                  {{"--data-parallel-size", ""}, "heads are: --tensor-parallel-size"},
                   {{"--dtype", "float16"}, "the weights run in bf16"},
                   {{"--task", "embed"}, "no embeddings"}},
                  kServeTiny);
   const auto serve = parse<ServeCommand>(
-      behind(kServeTiny, {"--dtype", "bfloat16", "--port", "9", "--tensor-parallel-size", "1"}));
+      behind(kServeTiny, {"--dtype", "bfloat16", "--port", "9", "--data-parallel-size", "1"}));
   EXPECT_EQ(serve.port, 9) << "what follows is read";
 }
 

@@ -77,6 +77,11 @@ void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<Requ
 void expect_all_alike(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
                       const std::string& what, float nats) {
   if (testing_cpu()) return expect_all_same(a, b, what);
+  expect_all_near(a, b, what, nats);
+}
+
+void expect_all_near(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
+                     const std::string& what, float nats) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     expect_alike(a[i], b[i], nats, what + ", job " + std::to_string(i));

@@ -37,6 +37,10 @@ void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<Requ
 void expect_all_alike(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
                       const std::string& what, float nats = 0.1f);
 
+// The same on every device, for runs that round in other places, as ranks do.
+void expect_all_near(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
+                     const std::string& what, float nats);
+
 // Runs all jobs together, in an engine of their own or in one that exists; whole outputs.
 std::vector<RequestOutput> run_engine(const EngineOptions& options, const std::vector<Job>& jobs);
 std::vector<RequestOutput> run_jobs(LLM& llm, const std::vector<Job>& jobs);

@@ -32,9 +32,11 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
      "a model runs on one device as a whole: --device cuda, --device cpu"},
     {"-dev --main-gpu -mg", "--device", "write cuda:N for the GPU with number N"},
     {"--cpu", "", "write --device cpu"},
-    {"-tp --tensor-parallel-size -pp --pipeline-parallel-size -dp --data-parallel-size -sm "
-     "--split-mode -ts --tensor-split",
-     "", "one GPU only; KV that does not fit beside the weights goes to host memory (--kv-offload)",
+    {"-tp", "--tensor-parallel-size", "", false, "1"},
+    {"-pp --pipeline-parallel-size -dp --data-parallel-size -sm --split-mode -ts --tensor-split",
+     "",
+     "layers and requests are not divided, heads are: --tensor-parallel-size; KV that does not fit "
+     "beside the weights goes to host memory (--kv-offload)",
      false, "1"},
     {"--temp", "--temperature", ""},
     {"--seed-value -s", "--seed", ""},

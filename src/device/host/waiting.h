@@ -13,6 +13,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -26,6 +27,16 @@ inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
 
 inline void futex_wake_all(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// The same in memory that processes share, for at most `time_ns`.
+inline void futex_wait_shared(std::atomic<uint32_t>& word, uint32_t expected, int64_t time_ns) {
+  const timespec time{.tv_sec = time_ns / 1'000'000'000, .tv_nsec = time_ns % 1'000'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
+}
+
+inline void futex_wake_shared(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 // Time to spin before sleeping. Waking a thread costs 5 to 50 us, and the ops of a decode step

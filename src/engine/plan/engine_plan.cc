@@ -17,11 +17,13 @@
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/plan_search.h"
 #include "engine/plan/policy_checks.h"
+#include "engine/plan/rank_options.h"
 #include "engine/plan/stall_plan.h"
 #include "engine/plan/transfer_choice.h"
 #include "engine/plan/validate_options.h"
 #include "engine/plan/weight_kernels.h"
 #include "engine/speculation/draft_limits.h"
+#include "model/shard.h"
 #include "model/weights.h"
 
 namespace sluice {
@@ -376,18 +378,23 @@ OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan) {
 }
 
 int32_t num_compute_threads(const EngineOptions& options, const Device& device) {
-  return options.num_threads.value_or(device.info().num_cores);
+  return num_threads_of_rank(options, device.info().num_cores);
 }
 
-EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& config, Device& device,
-                            const PolicyPair& policies, const HostMemory& host) {
+EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model, Device& device,
+                            const PolicyPair& policies, const HostMemory& machine) {
   validate_options(given);
-  require_kernels(config, device);
+  require_kernels(model, device);
+  check_rank_options(given, device);
+  const int32_t num_ranks = given.tensor_parallel_size;
+  const ModelConfig config = shard_of(model, {.rank = 0, .num_ranks = num_ranks});
+  const HostMemory host = host_of_rank(machine, num_ranks);
   // As much as KV takes by default is enough for states, and more than a part of a small machine.
   std::vector<std::string> state_notes;
   const size_t state_bytes =
       std::min(plan_traits(device.kind()).default_kv_bytes, host.total_bytes / kStateShare);
-  const EngineOptions options = settle_hybrid_options(given, config, state_bytes, state_notes);
+  const EngineOptions options =
+      settle_hybrid_options(options_of_rank(given), config, state_bytes, state_notes);
   const size_t weight_bytes = Weights::device_bytes(config, device);
   const MakePlan make = [&](const EngineOptions& changed) {
     return plan_mode({.options = changed,
@@ -399,6 +406,8 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& confi
                       .for_longest = options.kv.offload == KvOffload::kAuto});
   };
   EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
+  plan.num_ranks = num_ranks;
+  add_rank_note(num_ranks, plan.memory.notes);
   check_method(options, policies, plan.kv_layout.block);
   settle_prefix_caching(options, config.states(), plan);
   plan.memory.notes.insert(plan.memory.notes.end(), state_notes.begin(), state_notes.end());

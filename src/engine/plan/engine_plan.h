@@ -22,7 +22,8 @@
 namespace sluice {
 
 struct EnginePlan {
-  MemoryPlan memory;  // what is printed; notes and warnings included
+  int32_t num_ranks = 1;  // each of which takes what follows
+  MemoryPlan memory;      // what is printed; notes and warnings included
   KvLayout kv_layout;
   KvOffload kv_offload = KvOffload::kOff;  // what was chosen, never kAuto
   int32_t num_blocks = 0;     // of the device pool, or of the host tier when KV is offloaded

@@ -13,19 +13,22 @@
 namespace sluice {
 
 Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies, const Front& front,
-           const EngineOptions& options, const OnProgress& on_progress)
-    : front_(front), device_(std::move(device)) {
-  const ModelConfig& config = front.config();
+           const EngineOptions& options, const OnProgress& on_progress, const RankSeat& seat)
+    : front_(front),
+      seat_(seat),
+      config_(shard_of(front.config(), seat.shard)),
+      device_(std::move(device)) {
   const EnginePlan& plan = front.plan();
   compute_ = device_->make_stream(
       {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
-  prepare_ops(*compute_, op_needs(config, plan));
-  weights_ = std::make_unique<Weights>(config, *device_);
+  prepare_ops(*compute_, op_needs(config_, plan));
+  weights_ = std::make_unique<Weights>(config_, *device_);
   policies_ = std::move(policies);
   allocate_kv(on_progress);
   allocate_states();
   policies_->initialize(*device_, plan.kv_layout, plan.num_blocks, plan.policies);
-  decoder_ = std::make_unique<Decoder>(config, *weights_, plan.passes.decoder, *device_, *compute_);
+  decoder_ = std::make_unique<Decoder>(config_, *weights_, plan.passes.decoder, *device_, *compute_,
+                                       seat.collectives);
   runner_ =
       std::make_unique<Runner>(Runner::Parts{.device = *device_,
                                              .compute = *compute_,
@@ -33,8 +36,8 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
                                              .residency = *residency_,
                                              .states = states_.get(),
                                              .block_tokens = plan.kv_layout.block.block_tokens,
-                                             .vocab_size = config.vocab_size,
-                                             .eos_token_ids = config.eos_ids,
+                                             .vocab_size = config_.vocab_size,
+                                             .eos_token_ids = config_.eos_ids,
                                              .fixed_decode_shapes = plan.passes.fixed_decode_shapes,
                                              .max_decode_graphs = plan.passes.max_decode_graphs},
                                plan.passes.limits);
@@ -52,7 +55,7 @@ void Rank::allocate_kv(const OnProgress& on_progress) {
 }
 
 void Rank::allocate_states() {
-  const StateLayout layout = front_.config().states();
+  const StateLayout layout = config_.states();
   if (!layout.present()) return;
   const StatePool::Sizes sizes{.num_seats = front_.plan().passes.limits.max_seqs,
                                .num_snapshots = front_.plan().snapshots.num_places};
@@ -91,7 +94,8 @@ const StepMessage& Rank::describe(const Batch& batch, const KvTables& tables,
   return message_;
 }
 
-// Logits that are not finite come from the weights or their arithmetic; no option helps.
+// Logits that are not finite come from the weights or their arithmetic; no option helps. All ranks
+// have then run the pass. After any other error the others would wait for this one.
 std::optional<std::span<const SampledToken>> Rank::run(const Batch& batch, const KvTables& tables,
                                                        std::vector<ExpectedSequence> expected,
                                                        const PassWatch* watch) {
@@ -99,7 +103,10 @@ std::optional<std::span<const SampledToken>> Rank::run(const Batch& batch, const
   try {
     return runner_->run({.message = message, .tables = tables}, batch, watch);
   } catch (const Error& error) {
-    if (!is_logits_not_finite(error)) throw;
+    if (!is_logits_not_finite(error)) {
+      if (seat_.group != nullptr) seat_.group->fail(seat_.shard.rank, error.what());
+      throw;
+    }
     throw Error(ErrorCode::kModel,
                 fmt::format("{}: its weights hold NaN or infinity, or overflow on the way; fetch "
                             "them again, or find the first layer at fault with `sluice trace`",

@@ -1,9 +1,9 @@
 // Rank: one device with all that a pass runs on: weights, policies, the memory of KV, the decoder
 // and the runner.
 //
-// Owned by LlmEngine, which has one. Everything that reads a clock or decides by load is outside of
-// it (docs/architecture.md): what a rank does follows from the passes and the events of blocks that
-// it is given. Thread rule: the engine's thread.
+// The first one is a station of LlmEngine; others follow it (engine/ranks). Everything that reads a
+// clock or decides by load is outside of it (docs/architecture.md): what a rank does follows from
+// the passes and the events of blocks that it is given. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,9 @@
 
 #include "attention/policy_pair.h"
 #include "attention/residency.h"
+#include "device/collectives.h"
 #include "device/device.h"
+#include "device/host/rank_group.h"
 #include "engine/kv/state_follower.h"
 #include "engine/plan/engine_plan.h"
 #include "engine/runner.h"
@@ -22,20 +24,28 @@
 #include "engine/step_message.h"
 #include "engine/step_recorder.h"
 #include "model/decoder.h"
+#include "model/shard.h"
 #include "model/weights.h"
 #include "model/weights_hasher.h"
 #include "sluice/progress.h"
 
 namespace sluice {
 
+// The place of a rank among several.
+struct RankSeat {
+  Shard shard;
+  RankGroup* group = nullptr;          // null: there is one rank
+  Collectives* collectives = nullptr;  // null as well
+};
+
 class Rank {
  public:
   using OnProgress = std::function<void(const LoadProgress&)>;
 
-  // Takes all memory by the front's plan. REQUIRES: the front outlives the rank. Errors:
-  // kDoesNotFit, kDevice.
+  // Takes all memory by the front's plan, which is that of each rank. REQUIRES: the front and what
+  // the seat names outlive the rank. Errors: kDoesNotFit, kDevice.
   Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies, const Front& front,
-       const EngineOptions& options, const OnProgress& on_progress);
+       const EngineOptions& options, const OnProgress& on_progress, const RankSeat& seat = {});
 
   // Loads the front's checkpoint, or fills dummy weights. Their hash, if `wants_hash`. Errors:
   // kModel.
@@ -55,6 +65,8 @@ class Rank {
   std::optional<std::span<const SampledToken>> run(const Batch& batch, const KvTables& tables,
                                                    std::vector<ExpectedSequence> expected = {},
                                                    const PassWatch* watch = nullptr);
+  // Of a rank after the first: runs its part of a pass.
+  void follow(const Runner::Pass& pass) { runner_->follow(pass); }
   Runner& runner() { return *runner_; }
   const Runner& runner() const { return *runner_; }
 
@@ -75,6 +87,8 @@ class Rank {
   void allocate_states();
 
   const Front& front_;
+  const RankSeat seat_;
+  const ModelConfig config_;  // of its part of the model
   StepRecorder* recorder_ = nullptr;
   StepMessage message_;  // of the newest pass
   // In the order of construction; destroyed in reverse. REQUIRES: no work is left then.

@@ -104,6 +104,12 @@ Sequence Solo::make_sequence(const std::vector<int32_t>& tokens, const SamplingP
 // One prefill with taps; `keep` gets the logits of each pass. False if `watch` cancelled.
 bool Solo::run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
                       const PassWatch& watch, const KeepLogits& keep) {
+  if (const int32_t num_ranks = stations_.front.plan().num_ranks;
+      num_ranks > 1 && !recorder.wants_nothing()) {
+    fail(ErrorCode::kUnsupported,
+         "taps need all heads on one rank, but tensor_parallel_size is {}; take 1, or no taps",
+         num_ranks);
+  }
   SamplingParams params;
   params.max_tokens = 1;
   Sequence sequence = make_sequence(tokens, params);

@@ -40,7 +40,8 @@ void Attention::describe(std::map<std::string, std::string>& fields) const {
 void Attention::lay_out_q(WeightLayout& layout, const std::string& name, int64_t hidden,
                           Weights& w) const {
   if (!output_gate) {
-    layout.add_head_rows(name + "q_proj.weight", w.qkv, 0, num_q_heads, rotated_padding());
+    layout.add_head_rows(name + "q_proj.weight", w.qkv, 0, num_q_heads, rotated_padding(),
+                         shard.rows(q_width()));
     return;
   }
   w.gate = layout.matrix(int64_t{num_q_heads} * padded_head_dim(), hidden, {name + "q_proj"});
@@ -68,15 +69,12 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
                         {name + "q_proj", name + "k_proj", name + "v_proj"},
                         heads.present() ? 1 : kv_rows);
   lay_out_q(layout, name, hidden, w);
-  layout.add_head_rows(name + "k_proj.weight", w.qkv, num_q_heads, num_kv_heads, rotated_padding());
+  const TensorSlice kv_slice = kv_shard.rows(int64_t{num_kv_heads} * head_dim);
+  layout.add_head_rows(name + "k_proj.weight", w.qkv, num_q_heads, num_kv_heads, rotated_padding(),
+                       kv_slice);
   layout.add_head_rows(name + "v_proj.weight", w.qkv, num_q_heads + num_kv_heads, num_kv_heads,
-                       heads);
-  if (qkv_bias) {
-    w.qkv_bias = layout.vector(q_rows + 2 * kv_rows);
-    layout.add_head_vector(name + "q_proj.bias", w.qkv_bias.rows(0, q_rows), heads);
-    layout.add_head_vector(name + "k_proj.bias", w.qkv_bias.rows(q_rows, kv_rows), heads);
-    layout.add_head_vector(name + "v_proj.bias", w.qkv_bias.rows(q_rows + kv_rows, kv_rows), heads);
-  }
+                       heads, kv_slice);
+  if (qkv_bias) lay_out_qkv_bias(layout, name, w);
   if (qk_norm) {
     w.q_norm = layout.vector(heads.padded_head_dim);
     layout.add_head_vector(name + "q_norm.weight", w.q_norm, rotated_padding(), 1 - norm_offset);
@@ -84,12 +82,26 @@ Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& p
     layout.add_head_vector(name + "k_norm.weight", w.k_norm, rotated_padding(), 1 - norm_offset);
   }
   w.o = layout.matrix(hidden, q_rows, {name + "o_proj"});
-  layout.add_head_columns(name + "o_proj.weight", w.o, heads);
+  layout.add_head_columns(name + "o_proj.weight", w.o, heads, shard.columns(q_width()));
   if (o_bias) {
     w.o_bias = layout.vector(hidden);
     layout.add_vector(name + "o_proj.bias", w.o_bias);
   }
   return w;
+}
+
+void Attention::lay_out_qkv_bias(WeightLayout& layout, const std::string& name, Weights& w) const {
+  const HeadPadding heads = padding();
+  const int64_t q_rows = int64_t{num_q_heads} * heads.padded_head_dim;
+  const int64_t kv_rows = int64_t{num_kv_heads} * heads.padded_head_dim;
+  const TensorSlice kv_slice = kv_shard.rows(int64_t{num_kv_heads} * head_dim);
+  w.qkv_bias = layout.vector(q_rows + 2 * kv_rows);
+  layout.add_head_vector(name + "q_proj.bias", w.qkv_bias.rows(0, q_rows), heads, 0,
+                         shard.rows(q_width()));
+  layout.add_head_vector(name + "k_proj.bias", w.qkv_bias.rows(q_rows, kv_rows), heads, 0,
+                         kv_slice);
+  layout.add_head_vector(name + "v_proj.bias", w.qkv_bias.rows(q_rows + kv_rows, kv_rows), heads, 0,
+                         kv_slice);
 }
 
 size_t Attention::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
@@ -159,7 +171,8 @@ void Attention::finish(const LayerCall& call, const RowTile& tile, const Weights
     matmul(call.stream, {.x = tile.x, .weight = weights.gate, .bias = {}, .out = gate});
     sigmoid_gate(call.stream, {.x = heads, .gate = gate});
   }
-  matmul(call.stream, {.x = heads, .weight = weights.o, .bias = weights.o_bias, .out = tile.out});
+  const TensorView bias = shard.is_first() ? weights.o_bias : TensorView();
+  matmul(call.stream, {.x = heads, .weight = weights.o, .bias = bias, .out = tile.out});
   call.tap("attn_proj", tile.begin, tile.out);
 }
 

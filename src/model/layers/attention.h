@@ -11,6 +11,7 @@
 
 #include "model/head_padding.h"
 #include "model/layers/layer_call.h"
+#include "model/shard.h"
 #include "model/weight_layout.h"
 #include "ops/matmul/matmul.h"
 
@@ -26,6 +27,10 @@ struct Attention {
   float norm_offset = 0.0f;  // added to the weights of these norms
   int32_t rotary_dim = 0;    // channels of a head that rotate, the first ones; 0: all
   bool output_gate = false;  // the output is multiplied by the sigmoid of a projection
+  // Of several ranks, whose heads the numbers above count: which of them this is, of query heads
+  // and of KV heads; neighbours may have the same KV head.
+  Shard shard;
+  Shard kv_shard;
 
   // Views are empty where the family has no such tensor. `padded` is padded_head_dim().
   struct Weights {
@@ -86,6 +91,7 @@ struct Attention {
 
  private:
   void lay_out_q(WeightLayout& layout, const std::string& name, int64_t hidden, Weights& w) const;
+  void lay_out_qkv_bias(WeightLayout& layout, const std::string& name, Weights& w) const;
   void rotate_zones(const LayerCall& call, const RowTile& tile, const Weights& weights,
                     const TensorView& qkv) const;
 };

@@ -27,10 +27,13 @@ DenseMlp::Weights DenseMlp::lay_out(WeightLayout& layout, const std::string& pre
   Weights w;
   w.gate_up = layout.matrix(2 * int64_t{intermediate_size}, hidden,
                             {prefix + "mlp.gate_proj", prefix + "mlp.up_proj"}, intermediate_size);
-  layout.add_rows(prefix + "mlp.gate_proj.weight", w.gate_up, 0, intermediate_size);
-  layout.add_rows(prefix + "mlp.up_proj.weight", w.gate_up, intermediate_size, intermediate_size);
+  layout.add_rows(prefix + "mlp.gate_proj.weight", w.gate_up, 0, intermediate_size,
+                  shard.rows(intermediate_size));
+  layout.add_rows(prefix + "mlp.up_proj.weight", w.gate_up, intermediate_size, intermediate_size,
+                  shard.rows(intermediate_size));
   w.down = layout.matrix(hidden, intermediate_size, {prefix + "mlp.down_proj"});
-  layout.add_rows(prefix + "mlp.down_proj.weight", w.down, 0, hidden);
+  layout.add_rows(prefix + "mlp.down_proj.weight", w.down, 0, hidden,
+                  shard.columns(intermediate_size));
   return w;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "model/layers/layer_call.h"
+#include "model/shard.h"
 #include "model/weight_layout.h"
 #include "ops/matmul/matmul.h"
 
@@ -16,6 +17,7 @@ namespace sluice {
 
 struct DenseMlp {
   int32_t intermediate_size = 0;
+  Shard shard;  // of several ranks, whose channels intermediate_size counts
 
   struct Weights {
     PackedWeight gate_up;  // [2 * intermediate, hidden]: gate, up
@@ -30,7 +32,7 @@ struct DenseMlp {
   Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
   size_t scratch_bytes(int64_t num_rows, int64_t hidden) const;
 
-  // out = down (silu(gate x) * up x)
+  // out = down (silu(gate x) * up x). Of several ranks the sum of their outs.
   void enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
 };
 

@@ -92,20 +92,23 @@ ExpertMlp::Weights ExpertMlp::lay_out(WeightLayout& layout, const std::string& p
                              {own.gate, own.up}, intermediate_size);
   w.down = layout.experts(num_experts, hidden, intermediate_size, experts, {own.down});
   const double share = static_cast<double>(num_chosen) / num_experts;
+  const TensorSlice rows = shard.rows(intermediate_size);
+  const TensorSlice columns = shard.columns(intermediate_size);
   for (int32_t e = 0; e < num_experts; ++e) {
     const auto add = [&](const char* name, const PackedExperts& all, int64_t row_begin,
-                         int64_t num_rows, const char* stack) {
+                         int64_t num_rows, const char* stack, const TensorSlice& slice) {
       layout.add_expert_rows({.name = fmt::format("{}{}.{}.weight", experts, e, name),
                               .stack_name = experts + stack,
                               .expert = e,
                               .row_begin = row_begin,
                               .num_rows = num_rows,
-                              .active_share = share},
+                              .active_share = share,
+                              .slice = slice},
                              all);
     };
-    add(own.gate, w.gate_up, 0, intermediate_size, "gate_up_proj");
-    add(own.up, w.gate_up, intermediate_size, intermediate_size, "gate_up_proj");
-    add(own.down, w.down, 0, hidden, "down_proj");
+    add(own.gate, w.gate_up, 0, intermediate_size, "gate_up_proj", rows);
+    add(own.up, w.gate_up, intermediate_size, intermediate_size, "gate_up_proj", rows);
+    add(own.down, w.down, 0, hidden, "down_proj", columns);
   }
   if (shared_size > 0) lay_out_shared(layout, block + "shared_expert", hidden, w);
   return w;
@@ -116,10 +119,11 @@ void ExpertMlp::lay_out_shared(WeightLayout& layout, const std::string& prefix, 
   const std::string gate = prefix + ".gate_proj", up = prefix + ".up_proj";
   const std::string down = prefix + ".down_proj";
   w.shared_gate_up = layout.matrix(2 * int64_t{shared_size}, hidden, {gate, up}, shared_size);
-  layout.add_rows(gate + ".weight", w.shared_gate_up, 0, shared_size);
-  layout.add_rows(up + ".weight", w.shared_gate_up, shared_size, shared_size);
+  layout.add_rows(gate + ".weight", w.shared_gate_up, 0, shared_size, shard.rows(shared_size));
+  layout.add_rows(up + ".weight", w.shared_gate_up, shared_size, shared_size,
+                  shard.rows(shared_size));
   w.shared_down = layout.matrix(hidden, shared_size, {down});
-  layout.add_rows(down + ".weight", w.shared_down, 0, hidden);
+  layout.add_rows(down + ".weight", w.shared_down, 0, hidden, shard.columns(shared_size));
   w.shared_gate = layout.matrix(1, hidden);
   layout.add_rows(prefix + "_gate.weight", w.shared_gate, 0, 1);
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "model/layers/layer_call.h"
+#include "model/shard.h"
 #include "model/weight_layout.h"
 #include "ops/experts/experts.h"
 #include "ops/matmul/matmul.h"
@@ -27,6 +28,7 @@ struct ExpertMlp {
   bool normalize = false;         // the chosen experts' probabilities are divided by their sum
   ExpertNames names = ExpertNames::kQwen;
   int32_t shared_size = 0;  // of an MLP that every row takes, Qwen2-MoE; 0: there is none
+  Shard shard;              // of several ranks, which have channels of every expert
   // Rows of one expert_mlp: its scratch is num_chosen rows for each. With 512 rows of 128 experts,
   // 8 of them chosen, an expert has 32 rows, for which a CPU's products are bound by arithmetic.
   int64_t rows_at_once = 512;
@@ -51,7 +53,8 @@ struct ExpertMlp {
 
   // out = sum over the chosen experts of share * down (silu(gate x) * up x). Taps the router's
   // probabilities for all experts ("router") and the indices of the chosen ones ("experts").
-  // With a shared MLP its output is added, times the sigmoid of a gate.
+  // With a shared MLP its output is added, times the sigmoid of a gate. Of several ranks the sum
+  // of their outs.
   void enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
 
  private:

@@ -64,14 +64,32 @@ std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state) {
 
 DummyNumbers::DummyNumbers(uint64_t& state) : drawn_(draw_uniform(1'000'003, 0, state)) {}
 
-std::vector<BFloat16> DummyNumbers::next(size_t count, uint64_t& state) const {
-  return repeat(drawn_, count, state);
+std::vector<std::byte> DummyRows::cut(int64_t row_begin, int64_t num_rows, int64_t col_begin,
+                                      int64_t num_cols) const {
+  const auto all =
+      codes.empty() ? std::as_bytes(std::span(values)) : std::as_bytes(std::span(codes));
+  const auto unit = static_cast<int64_t>(dtype_bytes(dtype()));
+  std::vector<std::byte> result(static_cast<size_t>(num_rows * num_cols * unit));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t first = (row_begin + row) * num_columns + col_begin;
+    std::copy_n(all.begin() + first * unit, num_cols * unit,
+                result.begin() + row * num_cols * unit);
+  }
+  return result;
 }
 
-std::vector<uint8_t> DummyNumbers::next_codes(WeightFormat format, size_t count, uint64_t& state) {
+DummyRows DummyNumbers::next_rows(WeightFormat format, std::span<const int64_t> shape,
+                                  int64_t num_rows, uint64_t& state) {
+  DummyRows rows{.count = num_rows, .num_columns = shape[1]};
+  const auto count = static_cast<size_t>(std::min(shape[0], num_rows) * shape[1]);
+  if (!has_scales(format)) {
+    rows.values = repeat(drawn_, count, state);
+    return rows;
+  }
   std::vector<uint8_t>& coded = coded_[format.numbers];
   if (coded.empty()) coded = codes_of(format, drawn_);
-  return repeat(coded, count, state);
+  rows.codes = repeat(coded, count, state);
+  return rows;
 }
 
 // With orders of columns, the order is that of x: products take the same path as with any other.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "core/dtype.h"
@@ -18,6 +19,19 @@ namespace sluice {
 // of transformers. It keeps the activations of random models finite. Advances `state`.
 std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state);
 
+// Random values of the first `count` rows of a matrix; those after them are the same.
+struct DummyRows {
+  std::vector<BFloat16> values;
+  std::vector<uint8_t> codes;  // in place of them in a format with scales
+  int64_t count = 0;
+  int64_t num_columns = 0;
+
+  DType dtype() const { return codes.empty() ? DType::kBF16 : DType::kU8; }
+  // Rows [row_begin, row_begin + num_rows) of some columns. REQUIRES: within `count` rows.
+  std::vector<std::byte> cut(int64_t row_begin, int64_t num_rows, int64_t col_begin,
+                             int64_t num_cols) const;
+};
+
 // Values of matrices, drawn once and repeated from another place for each: timing does not depend
 // on values, and to draw those of 18,432 matrices of experts takes a minute. Their number is prime,
 // so that rows of one matrix differ.
@@ -25,9 +39,10 @@ class DummyNumbers {
  public:
   explicit DummyNumbers(uint64_t& state);
 
-  std::vector<BFloat16> next(size_t count, uint64_t& state) const;
-  // Such values as codes of a format with scales, which dummy_scales has.
-  std::vector<uint8_t> next_codes(WeightFormat format, size_t count, uint64_t& state);
+  // Rows of a matrix of that shape; with a format with scales as codes, whose scales dummy_scales
+  // has.
+  DummyRows next_rows(WeightFormat format, std::span<const int64_t> shape, int64_t num_rows,
+                      uint64_t& state);
 
  private:
   std::vector<BFloat16> drawn_;

@@ -46,23 +46,24 @@ IntegerRows::Layout IntegerRows::layout_of(const WeightSource& source) {
           .n = source.shape[0],
           .k = source.shape[1],
           .groups = scales_per_row(format, source.shape[1]),
-          .group_cols = format.group_cols == 0 ? source.shape[1] : format.group_cols,
+          .group_cols = format.group_cols == 0 ? source.tensor_shape()[1] : format.group_cols,
           .bits = format.numbers == WeightNumbers::kUint4 ? 4 : 8};
 }
 
 IntegerRows::IntegerRows(const WeightSource& source, const Checkpoint& checkpoint)
     : layout_(layout_of(source)) {
   const IntegerTensors tensors = integer_tensors(source, checkpoint);
-  if (tensors.shape && read_integers_of<int64_t>(*tensors.shape) != source.shape) {
+  const std::vector<int64_t> whole = source.tensor_shape();
+  if (tensors.shape && read_integers_of<int64_t>(*tensors.shape) != whole) {
     fail_tensor(*tensors.shape, fmt::format("is not {}, the matrix that config.json makes it",
-                                            shape_string(source.shape)));
+                                            shape_string(whole)));
   }
   words_ = read_integers_of<uint32_t>(tensors.numbers);
   if (layout_.form == IntegerForm::kAwq) words_ = transposed(words_, layout_.k, layout_.n / 8);
   scales_.per_row = layout_.groups;
   read_scales(tensors);
   read_zeros(tensors);
-  read_order(tensors, source.matrix.format.num_orders > 0);
+  if (tensors.groups) read_order(*tensors.groups, source.matrix.format.num_orders > 0);
 }
 
 // AutoRound writes negative scales, where the largest number of a group is negative.
@@ -116,29 +117,36 @@ void IntegerRows::read_zeros(const IntegerTensors& tensors) {
   }
 }
 
-void IntegerRows::read_order(const IntegerTensors& tensors, bool is_ordered) {
-  if (!tensors.groups) return;
-  const auto group_of = read_integers_of<int32_t>(*tensors.groups);
+// Where columns have an order, a rank has all of them (WeightLayout); where they have none, the
+// order is that of the file, whatever a rank has.
+void IntegerRows::read_order(const CheckpointTensor& groups, bool is_ordered) {
+  const auto group_of = read_integers_of<int32_t>(groups);
+  const auto num_columns = std::ssize(group_of);
   std::vector<int64_t> next;  // the place of the next column of each group
-  for (int64_t g = 0; g < layout_.groups; ++g) next.push_back(g * layout_.group_cols);
+  for (int64_t at = 0; at < num_columns; at += layout_.group_cols) next.push_back(at);
+  const auto num_groups = std::ssize(next);
   order_.resize(group_of.size());
   for (size_t column = 0; column < group_of.size(); ++column) {
     const int32_t group = group_of[column];
-    const bool is_group = group >= 0 && group < layout_.groups;
+    const bool is_group = group >= 0 && group < num_groups;
     int64_t* const place = is_group ? &next[static_cast<size_t>(group)] : nullptr;
-    if (!is_group || *place == std::min((group + 1) * layout_.group_cols, layout_.k)) {
-      fail_tensor(*tensors.groups,
+    if (!is_group || *place == std::min((group + 1) * layout_.group_cols, num_columns)) {
+      fail_tensor(groups,
                   fmt::format("puts column {} into group {}, but there are {} groups of {} columns",
-                              column, group, layout_.groups, layout_.group_cols));
+                              column, group, num_groups, layout_.group_cols));
     }
     order_[static_cast<size_t>((*place)++)] = static_cast<int32_t>(column);
   }
-  if (!is_ordered && !std::ranges::is_sorted(order_)) {
-    fail_tensor(*tensors.groups,
+  if (is_ordered) {
+    scales_.order = order_;
+    return;
+  }
+  if (!std::ranges::is_sorted(order_)) {
+    fail_tensor(groups,
                 "orders columns, but quantization_config of config.json does not say so "
                 "(desc_act, actorder)");
   }
-  if (is_ordered) scales_.order = order_;
+  order_.clear();
 }
 
 // Tiles of 16 rows, which share words of AWQ and GPTQ, by 64 columns, in a buffer: rows of `dst`

@@ -70,8 +70,8 @@ class IntegerRows final : public WeightReader {
   uint8_t zero_of(const std::vector<uint32_t>& words, int64_t row, int64_t group) const;
   void read_zeros(const IntegerTensors& tensors);
   void read_scales(const IntegerTensors& tensors);
-  // The columns by group. Errors: those of the constructor.
-  void read_order(const IntegerTensors& tensors, bool is_ordered);
+  // The columns of the whole matrix by group. Errors: those of the constructor.
+  void read_order(const CheckpointTensor& groups, bool is_ordered);
 
   Layout layout_;
   std::vector<uint32_t> words_;  // of the numbers; of kAwq [N / 8, K], so that rows are near

@@ -13,14 +13,42 @@
 namespace sluice {
 namespace {
 
+using Range = CheckpointTensor::Range;
+
+// What a source reads of the tensor of its name, in rows and columns of the matrix or in elements
+// of the vector.
+struct SourceRanges {
+  Range rows;
+  Range columns;
+};
+
+SourceRanges ranges_of(const WeightSource& source) {
+  const bool is_vector = source.shape.size() == 1;
+  return {.rows = {source.slice.row_begin, source.shape.front()},
+          .columns = {source.slice.col_begin, is_vector ? 1 : source.shape.back()}};
+}
+
+// The same in units of `size`, which it consists of, but for a last one of the whole tensor.
+Range in_units(const Range& range, int64_t size) {
+  return {range.begin / size, (range.count + size - 1) / size};
+}
+
+// The part of a tensor of two dimensions, or of one, that a source reads.
+CheckpointTensor cut(const CheckpointTensor& tensor, const WeightSource& source, const Range& rows,
+                     const Range& columns) {
+  if (!source.slice.present()) return tensor;
+  return tensor.part(tensor.shape.size() < 2 ? 1 : tensor.shape.back(), rows, columns);
+}
+
 // The shapes that a tensor of scales may have, the usual one first: publishers write one scale as a
 // vector or without dimensions, and those of rows with or without a second dimension.
 std::vector<std::vector<int64_t>> scale_shapes(const WeightSource& source) {
-  const int64_t rows = source.shape[0];
+  const std::vector<int64_t> shape = source.tensor_shape();
+  const int64_t rows = shape[0];
   switch (source.scales) {
     case WeightScales::kBlocks:
       return {{(rows + kScaleBlockRows - 1) / kScaleBlockRows,
-               scales_per_row(WeightFormat::kE4m3Groups, source.shape[1])}};
+               scales_per_row(WeightFormat::kE4m3Groups, shape[1])}};
     case WeightScales::kRows:
       return {{rows, 1}, {rows}};
     case WeightScales::kTensor:
@@ -39,12 +67,9 @@ CheckpointTensor rows_of_part(const WeightSource& source, const Checkpoint& chec
          "model with a tensor for each expert, as \"{}\"",
          source.part.name, source.name);
   }
-  CheckpointTensor tensor = checkpoint.tensor(source.part.name, source.part.shape);
-  const size_t row_bytes = static_cast<size_t>(source.shape[1]) * dtype_bytes(tensor.dtype);
-  tensor.file_offset += static_cast<size_t>(source.part.row_begin) * row_bytes;
-  tensor.num_bytes = static_cast<size_t>(source.shape[0]) * row_bytes;
-  tensor.num_file_bytes = tensor.num_bytes;
-  return tensor;
+  return checkpoint.tensor(source.part.name, source.part.shape)
+      .part(source.part.shape.back(), {source.part.row_begin, source.shape[0]},
+            {source.slice.col_begin, source.shape[1]});
 }
 
 // The first of the shapes that the tensor has in the file. Errors: kModel if it has none of them.
@@ -75,7 +100,8 @@ struct IntegerNames {
 
 IntegerNames integer_names(const WeightSource& source) {
   const std::string module = source.name.substr(0, source.name.rfind('.'));
-  const int64_t n = source.shape[0], k = source.shape[1];
+  const std::vector<int64_t> shape = source.tensor_shape();
+  const int64_t n = shape[0], k = shape[1];
   const int64_t groups = scales_per_row(source.matrix.format, k);
   const int64_t per_word = source.matrix.format.numbers == WeightNumbers::kUint4 ? 8 : 4;
   const auto num_words = [&](int64_t count) { return (count + per_word - 1) / per_word; };
@@ -93,7 +119,7 @@ IntegerNames integer_names(const WeightSource& source) {
     fail(ErrorCode::kUnsupported,
          "the weights of {} are {}, but words of {} numbers do not divide that; take the BF16 "
          "version of the model",
-         module, shape_string(source.shape), per_word);
+         module, shape_string(shape), per_word);
   }
   std::vector<int64_t> numbers_shape = {k / per_word, n};
   if (is_awq) numbers_shape = {k, n / per_word};
@@ -104,6 +130,46 @@ IntegerNames integer_names(const WeightSource& source) {
           .numbers_shape = std::move(numbers_shape),
           .scales_shape = {groups, n},
           .zeros_shape = {groups, n / per_word}};
+}
+
+// Numbers in a word. Errors: kUnsupported for a slice that cuts words.
+int64_t numbers_per_word(const WeightSource& source) {
+  const int64_t count = source.matrix.format.numbers == WeightNumbers::kUint4 ? 8 : 4;
+  const TensorSlice& slice = source.slice;
+  const bool rows_fit = slice.num_rows == 0 || source.shape[0] % count == 0;
+  const bool cols_fit = slice.num_cols == 0 || source.shape[1] % count == 0;
+  if (rows_fit && cols_fit) return count;
+  fail(ErrorCode::kUnsupported,
+       "a rank's part of {} is {}, but words of {} numbers do not divide that; take a smaller "
+       "tensor_parallel_size or the BF16 version of the model",
+       source.name, shape_string(source.shape), count);
+}
+
+// What a source reads of each tensor of integers; the columns of a whole matrix have groups in
+// order if it reads a part of them.
+void cut_integers(const WeightSource& source, IntegerTensors& tensors) {
+  if (!source.slice.present()) return;
+  const int64_t per_word = numbers_per_word(source);
+  const WeightFormat format = source.matrix.format;
+  const auto [n, k] = ranges_of(source);
+  const Range n_words = in_units(n, per_word);
+  const Range k_words = in_units(k, per_word);
+  const Range groups = format.group_cols == 0 ? Range{0, 1} : in_units(k, format.group_cols);
+  const auto apply = [&](CheckpointTensor& tensor, const Range& rows, const Range& columns) {
+    tensor = cut(tensor, source, rows, columns);
+  };
+  const bool by_rows = source.integers == IntegerForm::kPackQuantized;
+  if (by_rows) {
+    apply(tensors.numbers, n, k_words);
+  } else if (source.integers == IntegerForm::kAwq) {
+    apply(tensors.numbers, k, n_words);
+  } else {
+    apply(tensors.numbers, k_words, n);
+  }
+  by_rows ? apply(tensors.scales, n, groups) : apply(tensors.scales, groups, n);
+  if (tensors.zeros) {
+    by_rows ? apply(*tensors.zeros, n_words, groups) : apply(*tensors.zeros, groups, n_words);
+  }
 }
 
 // Of integers, in the order of IntegerTensors.
@@ -137,7 +203,11 @@ std::optional<std::string> note_unread_parts(const Checkpoint& checkpoint,
 CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint) {
   const std::vector<int64_t> shape =
       require_shape(checkpoint, source.scale_name, scale_shapes(source));
-  return checkpoint.tensor(source.scale_name, shape);
+  const CheckpointTensor tensor = checkpoint.tensor(source.scale_name, shape);
+  const auto [rows, columns] = ranges_of(source);
+  if (source.scales == WeightScales::kTensor) return tensor;
+  if (source.scales == WeightScales::kRows) return cut(tensor, source, rows, {0, 1});
+  return cut(tensor, source, in_units(rows, kScaleBlockRows), in_units(columns, kScaleGroup));
 }
 
 // A g_idx is read, and checked, also where the configuration makes it that of plain groups: GPTQ
@@ -153,12 +223,13 @@ IntegerTensors integer_tensors(const WeightSource& source, const Checkpoint& che
                          .scales = checkpoint.tensor(names.scales, names.scales_shape)};
   if (!source.symmetric) tensors.zeros = find(names.zeros, names.zeros_shape, DType::kI32);
   if (source.matrix.format.num_orders > 0 || checkpoint.has(names.groups)) {
-    tensors.groups = find(names.groups, {source.shape[1]}, DType::kI32);
+    tensors.groups = find(names.groups, {source.tensor_shape()[1]}, DType::kI32);
   }
   if (source.integers == IntegerForm::kPackQuantized) {
     const std::string module = source.name.substr(0, source.name.rfind('.'));
     tensors.shape = find(module + ".weight_shape", {2}, DType::kI64);
   }
+  cut_integers(source, tensors);
   return tensors;
 }
 
@@ -169,8 +240,12 @@ std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Check
     return {rows_of_part(source, checkpoint)};
   }
   if (source.integers != IntegerForm::kNone) return all_of(integer_tensors(source, checkpoint));
-  if (source.scale_name.empty()) return {checkpoint.tensor(source.name, source.shape)};
-  return {checkpoint.quantized_tensor(source.name, source.shape, DType::kE4m3),
+  const std::vector<int64_t> shape = source.tensor_shape();
+  const auto [rows, columns] = ranges_of(source);
+  if (source.scale_name.empty()) {
+    return {cut(checkpoint.tensor(source.name, shape), source, rows, columns)};
+  }
+  return {cut(checkpoint.quantized_tensor(source.name, shape, DType::kE4m3), source, rows, columns),
           scale_tensor(source, checkpoint)};
 }
 

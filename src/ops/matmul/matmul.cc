@@ -39,6 +39,18 @@ void require_scales(ShapeContract& shapes, const PackWeightArgs& args) {
 
 }  // namespace
 
+// The rows before take as many bytes as a weight of their own.
+PackedWeight rows_of(Device& device, const PackedWeight& weight, int64_t row_begin,
+                     int64_t num_rows) {
+  expect_weight_format("rows_of", weight.format, WeightFormat::kBFloat16);
+  SLUICE_CHECK(row_begin % kRowsOfPart == 0 && row_begin + num_rows <= weight.num_rows,
+               "rows {} to {}", row_begin, row_begin + num_rows);
+  PackedWeight rows = weight;
+  if (row_begin > 0) rows.data += packed_weight_bytes(device, row_begin, weight.num_cols);
+  rows.num_rows = num_rows;
+  return rows;
+}
+
 size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols,
                            WeightFormat format) {
   ShapeContract shapes("packed_weight_bytes");

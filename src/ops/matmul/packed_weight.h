@@ -126,6 +126,12 @@ struct PackedWeight {
 size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols,
                            WeightFormat format = WeightFormat::kBFloat16);
 
+// A view of rows [row_begin, row_begin + num_rows) of a weight in bf16. REQUIRES: row_begin is a
+// multiple of kRowsOfPart, which backends lay out together at most.
+inline constexpr int64_t kRowsOfPart = 64;
+PackedWeight rows_of(Device& device, const PackedWeight& weight, int64_t row_begin,
+                     int64_t num_rows);
+
 // Called by a backend for every format that it lays out or multiplies, once before a launch.
 // Errors: kUnsupported naming `op` and the format, if it is not `has_kernel`.
 void expect_weight_format(std::string_view op, WeightFormat format, WeightFormat has_kernel);

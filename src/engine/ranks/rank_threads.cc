@@ -1,0 +1,113 @@
+#include "engine/ranks/rank_threads.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "engine/step_recorder.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kLine = 64;
+
+// The first whole line of `memory`, which has one more than it needs.
+std::span<std::byte> aligned(std::vector<std::byte>& memory) {
+  void* begin = memory.data();
+  size_t room = memory.size();
+  std::align(kLine, room - kLine, begin, room);
+  return {static_cast<std::byte*>(begin), room};
+}
+
+}  // namespace
+
+RankThreads::RankThreads(const Front& front, const EngineOptions& options, MakeDevice make_device)
+    : front_(front), options_(options), make_device_(std::move(make_device)) {
+  const RankGroup::Options group{.num_ranks = front.plan().num_ranks};
+  memory_.resize(RankGroup::memory_bytes(group) + kLine);
+  group_.emplace(aligned(memory_), group);
+  for (int32_t rank = 0; rank < group.num_ranks; ++rank) {
+    collectives_.push_back(std::make_unique<CpuCollectives>(*group_, rank));
+  }
+  for (int32_t rank = 1; rank < group.num_ranks; ++rank) {
+    followers_.push_back(std::make_unique<Follower>());
+    Follower& follower = *followers_.back();
+    follower.rank = rank;
+    follower.thread = std::thread([this, &follower] { run(follower); });
+  }
+}
+
+RankThreads::~RankThreads() {
+  for (const auto& follower : followers_) {
+    const std::lock_guard lock(follower->mutex);
+    follower->is_closed = true;
+    follower->changed.notify_all();
+  }
+  for (const auto& follower : followers_) follower->thread.join();
+}
+
+RankSeat RankThreads::seat(int32_t rank) {
+  return {.shard = {.rank = rank, .num_ranks = group_->options().num_ranks},
+          .group = &*group_,
+          .collectives = collectives_[static_cast<size_t>(rank)].get()};
+}
+
+void RankThreads::await_ready() {
+  for (const auto& follower : followers_) {
+    std::unique_lock lock(follower->mutex);
+    follower->changed.wait(lock, [&] { return follower->is_ready || follower->error; });
+    if (follower->error) std::rethrow_exception(follower->error);
+  }
+}
+
+// One copy for all: a message of a step is some hundred bytes, of a pass of 8,192 rows 32 KB.
+void RankThreads::send(const StepMessage& message) {
+  group_->check();
+  const auto copy = std::make_shared<const StepMessage>(message);
+  for (const auto& follower : followers_) {
+    const std::lock_guard lock(follower->mutex);
+    follower->inbox.push_back(copy);
+    follower->changed.notify_all();
+  }
+}
+
+// ---- A follower's thread -----------------------------------------------------------------------
+
+void RankThreads::run(Follower& follower) {
+  try {
+    follow(follower);
+  } catch (const std::exception& error) {
+    group_->fail(follower.rank, error.what());
+    const std::lock_guard lock(follower.mutex);
+    follower.error = std::current_exception();
+    follower.changed.notify_all();
+  }
+}
+
+void RankThreads::follow(Follower& follower) {
+  Rank rank(make_device_(follower.rank), make_policies(options_), front_, options_, nullptr,
+            seat(follower.rank));
+  rank.load_weights(options_.seed, /*wants_hash=*/false, nullptr);
+  {
+    const std::lock_guard lock(follower.mutex);
+    follower.is_ready = true;
+    follower.changed.notify_all();
+  }
+  KvMirror mirror(front_.plan().kv_layout.block.block_tokens);
+  while (const auto message = take(follower)) {
+    mirror.apply(*message, rank.follower());
+    rank.follow({.message = *message, .tables = mirror});
+  }
+  rank.synchronize();
+}
+
+// Null: there is no further one.
+std::shared_ptr<const StepMessage> RankThreads::take(Follower& follower) {
+  std::unique_lock lock(follower.mutex);
+  follower.changed.wait(lock, [&] { return !follower.inbox.empty() || follower.is_closed; });
+  if (follower.inbox.empty()) return nullptr;
+  auto message = std::move(follower.inbox.front());
+  follower.inbox.pop_front();
+  return message;
+}
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+#include "model/shard.h"
+
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/error.h"
+#include "model/model_config.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kMostRanks = 64;
+
+// The channels of an expert or of a dense MLP, and of an MLP that every row takes beside.
+std::vector<int32_t> hidden_channels(const Mlp& mlp) {
+  if (const auto* dense = std::get_if<DenseMlp>(&mlp)) return {dense->intermediate_size};
+  const auto& experts = std::get<ExpertMlp>(mlp);
+  if (experts.shared_size == 0) return {experts.intermediate_size};
+  return {experts.intermediate_size, experts.shared_size};
+}
+
+// Whether ranks can have equal shares of the heads: of KV heads as well, or the same ones.
+bool divides_heads(const Attention& attention, int32_t num_ranks) {
+  const int32_t kv_heads = attention.num_kv_heads;
+  return attention.num_q_heads % num_ranks == 0 &&
+         (kv_heads % num_ranks == 0 || num_ranks % kv_heads == 0);
+}
+
+bool divides(const ModelConfig& config, int32_t num_ranks) {
+  for (const LayerSpec& layer : config.layers) {
+    if (!divides_heads(std::get<Attention>(layer.mixer), num_ranks)) return false;
+    for (const int32_t count : hidden_channels(layer.mlp)) {
+      if (count % num_ranks != 0) return false;
+    }
+  }
+  return true;
+}
+
+void require_divisible(const ModelConfig& config, int32_t num_ranks) {
+  if (config.states().present()) {
+    fail(ErrorCode::kUnsupported,
+         "tensor_parallel_size is {}, but the recurrent layers of {} are not divided over ranks "
+         "yet; take 1",
+         num_ranks, architecture_name(config.architecture));
+  }
+  if (divides(config, num_ranks)) return;
+  std::vector<int32_t> good;
+  for (int32_t count = 1; count <= kMostRanks; ++count) {
+    if (divides(config, count)) good.push_back(count);
+  }
+  const Attention& attention = config.attention();
+  fail(ErrorCode::kInvalidArgument,
+       "tensor_parallel_size is {}, which does not divide the {} query heads, {} KV heads and {} "
+       "hidden channels of the model; take one of {}",
+       num_ranks, attention.num_q_heads, attention.num_kv_heads,
+       fmt::join(hidden_channels(config.layers.front().mlp), " and "), fmt::join(good, ", "));
+}
+
+void cut(Attention& attention, Shard shard) {
+  attention.shard = shard;
+  attention.num_q_heads /= shard.num_ranks;
+  attention.kv_shard = shard;
+  if (attention.num_kv_heads < shard.num_ranks) {
+    const int32_t num_copies = shard.num_ranks / attention.num_kv_heads;
+    attention.kv_shard = {.rank = shard.rank / num_copies, .num_ranks = attention.num_kv_heads};
+  }
+  attention.num_kv_heads /= attention.kv_shard.num_ranks;
+}
+
+void cut(Mlp& mlp, Shard shard) {
+  if (auto* dense = std::get_if<DenseMlp>(&mlp)) {
+    dense->shard = shard;
+    dense->intermediate_size /= shard.num_ranks;
+    return;
+  }
+  auto& experts = std::get<ExpertMlp>(mlp);
+  experts.shard = shard;
+  experts.intermediate_size /= shard.num_ranks;
+  experts.shared_size /= shard.num_ranks;
+}
+
+}  // namespace
+
+ModelConfig shard_of(const ModelConfig& config, Shard shard) {
+  if (!shard.is_part()) return config;
+  require_divisible(config, shard.num_ranks);
+  ModelConfig part = config;
+  for (LayerSpec& layer : part.layers) {
+    cut(std::get<Attention>(layer.mixer), shard);
+    cut(layer.mlp, shard);
+  }
+  return part;
+}
+
+}  // namespace sluice
