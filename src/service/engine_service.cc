@@ -85,7 +85,12 @@ std::vector<std::string> EngineService::ignored_parts(const StructuredOutput& st
 
 bool EngineService::cancel(int64_t request_id) { return table_->cancel(request_id); }
 
-ServiceSnapshot EngineService::snapshot() const { return table_->snapshot(); }
+// What is sent after a step is counted after it, also if no other step follows.
+ServiceSnapshot EngineService::snapshot() const {
+  ServiceSnapshot now = table_->snapshot();
+  now.stats.kv_events = engine_->kv().events().stats();
+  return now;
+}
 
 std::vector<PinInfo> EngineService::pins() const { return table_->pins(); }
 

@@ -62,7 +62,7 @@ struct StepSizes {
 
 // num_accepted == num_waiting + num_running + the sum of num_ended, in every snapshot. A request
 // has ended here before its sink gets the RequestEnd. The engine's part (num_running, stats, steps,
-// kv) is that after its last step.
+// kv) is that after its last step, but for stats.kv_events, which is as of now.
 struct ServiceSnapshot {
   ServiceState state = ServiceState::kServing;
   std::optional<Error> error;  // of kDead only

@@ -128,6 +128,12 @@ void CacheEvents::flush(const BlockManager& blocks) {
   if (!sink_->try_publish(batch)) sink_->replace_waiting(whole(blocks));
 }
 
+std::optional<KvEventStats> CacheEvents::stats() const {
+  if (!exist()) return std::nullopt;
+  const EventCounts counts = sink_->counts();
+  return KvEventStats{.num_sent = counts.num_sent, .num_dropped = counts.num_dropped};
+}
+
 std::vector<std::string> CacheEvents::endpoints() const {
   return sink_ ? sink_->endpoints() : std::vector<std::string>();
 }

@@ -3,7 +3,7 @@
 // Part of KvStation, which tells it of sequences and passes on what its BlockManager says. Blocks
 // get names of their own, chains of SHA-256 over salt and tokens: the prefix cache's hashes differ
 // between processes, and the KV store's names depend on the weights (docs/adr/0040). Without a sink
-// this class does nothing. Thread rule: the engine's thread, but for counts and endpoints.
+// this class does nothing. Thread rule: the engine's thread, but for stats and endpoints.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 
 #include "events/event_sink.h"
 #include "kv/block_manager.h"
+#include "sluice/request_output.h"
 #include "store/store_key.h"
 
 namespace sluice {
@@ -47,7 +48,8 @@ class CacheEvents {
   // waits there, all of that is replaced by AllBlocksCleared and what is findable now.
   void flush(const BlockManager& blocks);
 
-  EventCounts counts() const { return sink_ ? sink_->counts() : EventCounts(); }
+  // Empty without a sink. Events are sent after the step that made them.
+  std::optional<KvEventStats> stats() const;
   std::vector<std::string> endpoints() const;
 
  private:

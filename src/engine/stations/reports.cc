@@ -31,10 +31,7 @@ EngineStats Reports::stats() const {
   stats.num_graph_launches = stations_.rank.runner().graphs().num_launches();
   stations_.observer.read_transfers(stats);
   stations_.kv.store().read_stats(stats);
-  if (const CacheEvents& events = stations_.kv.events(); events.exist()) {
-    const EventCounts counts = events.counts();
-    stats.kv_events = KvEventStats{.num_sent = counts.num_sent, .num_dropped = counts.num_dropped};
-  }
+  stats.kv_events = stations_.kv.events().stats();
   return stats;
 }
 
