@@ -37,6 +37,7 @@ struct HeadRange {
   int64_t count = 0;
 };
 
+// In whole parts of a packed weight, so that a view is enough.
 HeadRange head_range(const ModelConfig& config) {
   const Shard& shard = config.attention().shard;
   if (!shard.is_part()) return {};

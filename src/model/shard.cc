@@ -1,3 +1,4 @@
+// Cuts heads and hidden channels of each layer. What is not cut here is whole on every rank.
 #include "model/shard.h"
 
 #include <optional>
@@ -28,6 +29,7 @@ bool divides_heads(const Attention& attention, int32_t num_ranks) {
          (kv_heads % num_ranks == 0 || num_ranks % kv_heads == 0);
 }
 
+// A vocabulary of any size is divided, since the last ranks may have fewer rows of the output head.
 bool divides(const ModelConfig& config, int32_t num_ranks) {
   for (const LayerSpec& layer : config.layers) {
     if (!divides_heads(std::get<Attention>(layer.mixer), num_ranks)) return false;
@@ -38,6 +40,7 @@ bool divides(const ModelConfig& config, int32_t num_ranks) {
   return true;
 }
 
+// Names every number that works, so that the next try does.
 void require_divisible(const ModelConfig& config, int32_t num_ranks) {
   if (config.states().present()) {
     fail(ErrorCode::kUnsupported,
@@ -58,6 +61,8 @@ void require_divisible(const ModelConfig& config, int32_t num_ranks) {
        fmt::join(hidden_channels(config.layers.front().mlp), " and "), fmt::join(good, ", "));
 }
 
+// Query heads stay beside the KV head that they read: with fewer KV heads than ranks, as many
+// neighbours as it has copies share one.
 void cut(Attention& attention, Shard shard) {
   attention.shard = shard;
   attention.num_q_heads /= shard.num_ranks;

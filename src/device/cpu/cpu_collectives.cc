@@ -1,3 +1,4 @@
+// Pieces of messages through the slots of a group.
 #include "device/cpu/cpu_collectives.h"
 
 #include <algorithm>
@@ -43,6 +44,7 @@ void CpuCollectives::sum(Stream& stream, const TensorView& x) {
   });
 }
 
+// The copy is made by one thread: a piece is at most a slot, which the cache holds.
 void CpuCollectives::sum_piece(ThreadTeam& team, uint16_t* x, int64_t count) {
   const uint32_t number = ++number_;
   std::memcpy(group_.slot(rank_, number).data(), x, static_cast<size_t>(count) * sizeof(uint16_t));

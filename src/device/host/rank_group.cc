@@ -1,3 +1,4 @@
+// Words of shared memory, and waits for them.
 #include "device/host/rank_group.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// What several ranks share, and what they cannot do yet.
 #include "engine/plan/rank_options.h"
 
 #include <algorithm>
@@ -35,6 +36,7 @@ void check_rank_options(const EngineOptions& options, const Device& device) {
            "its heads, or those of the model's own profile, are not divided over ranks yet");
 }
 
+// A group that limits the process limits all of its ranks together.
 HostMemory host_of_rank(const HostMemory& host, int32_t num_ranks) {
   HostMemory part = host;
   part.total_bytes /= static_cast<size_t>(num_ranks);

@@ -1,3 +1,4 @@
+// Threads that run passes they are sent.
 #include "engine/ranks/rank_threads.h"
 
 #include <utility>
@@ -83,6 +84,7 @@ void RankThreads::run(Follower& follower) {
   }
 }
 
+// Everything of a rank lives on its thread: made, used and freed there.
 void RankThreads::follow(Follower& follower) {
   Rank rank(make_device_(follower.rank), make_policies(options_), front_, options_, nullptr,
             seat(follower.rank));
