@@ -35,6 +35,7 @@ inline const std::map<std::string, std::vector<Witness>> kWitnesses = {
      {{{"--load-format", "dummy"}},
       {{"--device", "cpu"}},
       {{"--threads", "2"}},
+      {{"--tensor-parallel-size", "2"}},
       {{"--max-model-len", "512"}},
       {{"--max-num-batched-tokens", "512"}},
       {{"--prefill-chunk-tokens", "128"}},

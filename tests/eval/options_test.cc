@@ -18,7 +18,7 @@ using namespace cli;  // words and what they are read as
 
 namespace {
 
-const CommandUses kCommandUses = {{"needle", {{"needle", "-m", "d"}, {}}}};
+const CommandUses kCommandUses = {{"needle", {{"needle", "-m", "d"}, {"events"}}}};
 
 TEST(EveryEngineOption, IsUsedOrRefused) { expect_used_or_refused(kCommandUses, {}); }
 
