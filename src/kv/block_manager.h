@@ -197,7 +197,7 @@ class BlockManager {
 
   // For tests: aborts unless every block is in exactly one state, the reference counts are those of
   // `sequences` (all that are begun) and of hold(), each of these has consistent counts, and every
-  // findable block's prefix is findable. Cost: O(all blocks), allocates.
+  // findable block's prefix is findable, with the exception above. Cost: O(all blocks), allocates.
   void check_invariants(std::span<const SequenceKv* const> sequences) const;
 
  private:
@@ -232,6 +232,7 @@ class BlockManager {
 
   std::vector<int32_t> num_holders_;  // [num_blocks]: the reference counts
   std::vector<int32_t> num_holds_;    // [num_blocks]: of these, by hold()
+  bool had_holds_ = false;            // there was one: the exception above may have come
   int64_t num_other_holds_ = 0;       // their sum
   std::vector<BlockId> blank_;        // a stack
   BlockLru cached_;
