@@ -235,13 +235,13 @@ def test_progress_is_shown(llm):
         def close(self):
             seen.append(self.n)
 
-    llm.generate(PROMPTS, SamplingParams(max_tokens=300, ignore_eos=True), use_tqdm=Bar)
+    llm.generate(PROMPTS, SamplingParams(max_tokens=3000, ignore_eos=True), use_tqdm=Bar)
     assert seen[0] == seen[-1] == 3
     assert any("toks/s" in str(one) for one in seen)
 
 
 def test_two_ranks_answer_as_one(llm):
-    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     two = LLM(MODEL, kv_cache_bytes="64M", tensor_parallel_size=2)
     prompt = "The secret number of the purple castle is 7391846.\nWhat is the secret number of the purple castle?\n"
     texts = [one.generate([prompt], params)[0].outputs[0].text for one in (llm, two)]

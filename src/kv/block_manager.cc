@@ -221,8 +221,10 @@ std::vector<FindablePrefix> BlockManager::findable_prefixes() const {
         {.id = index_.prefix(block).id, .parent_id = index_.parent_id(block), .block = block});
   }
   std::ranges::sort(prefixes, {}, &FindablePrefix::id);
-  const auto same = std::ranges::unique(prefixes, {}, &FindablePrefix::id);
-  prefixes.erase(same.begin(), same.end());
+  const auto is_same = [](const FindablePrefix& a, const FindablePrefix& b) {
+    return a.id == b.id;
+  };
+  prefixes.erase(std::unique(prefixes.begin(), prefixes.end(), is_same), prefixes.end());
   return prefixes;
 }
 

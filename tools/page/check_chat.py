@@ -193,6 +193,9 @@ class Chat:
 
         def lengthen(route):
             body = {**route.request.post_data_json, "ignore_eos": True, "max_tokens": 20_000}
+            # Unseen by the page: after as many tokens an answer takes a minute and not seconds, and leaves the browser
+            # time to look.
+            body["messages"][-1]["content"] = "once upon a time " * 2000 + body["messages"][-1]["content"]
             route.continue_(post_data=json.dumps(body))
 
         page.route(CHAT, lengthen)
