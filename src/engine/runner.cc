@@ -61,13 +61,18 @@ std::optional<std::span<const SampledToken>> Runner::run(const Pass& pass, const
   return sampler_.collect(batch, num_logit_rows_);
 }
 
-std::vector<float> Runner::replay(const Pass& pass) {
+// As the message says, without a batch: nothing is drawn or scored.
+void Runner::enqueue_message(const Pass& pass) {
   describe(pass, pass.message.num_sampled());
   monitor_ = nullptr;
   scores_prompts_ = false;
   draws_in_pass_ = false;
   run_pass([&] { enqueue_pass(pass.message); });
   prefetch(pass);
+}
+
+std::vector<float> Runner::replay(const Pass& pass) {
+  enqueue_message(pass);
   const int64_t num_sampled = pass.message.num_sampled();
   if (num_sampled > 0) return to_host(parts_.decoder.logits(num_logit_rows_).rows(0, num_sampled));
   parts_.compute.synchronize();
@@ -75,12 +80,7 @@ std::vector<float> Runner::replay(const Pass& pass) {
 }
 
 void Runner::follow(const Pass& pass) {
-  describe(pass, pass.message.num_sampled());
-  monitor_ = nullptr;
-  scores_prompts_ = false;
-  draws_in_pass_ = false;
-  run_pass([&] { enqueue_pass(pass.message); });
-  prefetch(pass);
+  enqueue_message(pass);
   parts_.compute.synchronize();
 }
 

@@ -103,6 +103,7 @@ class Runner {
   // Device side. What is enqueued depends on shapes alone, so that a graph can replay it.
   template <typename Enqueue>
   void run_pass(Enqueue enqueue);
+  void enqueue_message(const Pass& pass);
   // Enqueues the pass, as a graph where its shape allows one.
   void enqueue_pass(const StepMessage& message);
   void prefetch(const Pass& pass);

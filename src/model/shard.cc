@@ -1,18 +1,15 @@
 // Cuts heads and hidden channels of each layer. What is not cut here is whole on every rank.
 #include "model/shard.h"
 
-#include <optional>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "core/error.h"
 #include "model/model_config.h"
+#include "sluice/engine_options.h"
 
 namespace sluice {
 namespace {
-
-constexpr int32_t kMostRanks = 64;
 
 // The channels of an expert or of a dense MLP, and of an MLP that every row takes beside.
 std::vector<int32_t> hidden_channels(const Mlp& mlp) {
@@ -50,7 +47,7 @@ void require_divisible(const ModelConfig& config, int32_t num_ranks) {
   }
   if (divides(config, num_ranks)) return;
   std::vector<int32_t> good;
-  for (int32_t count = 1; count <= kMostRanks; ++count) {
+  for (int32_t count = 1; count <= kMaxRanks; ++count) {
     if (divides(config, count)) good.push_back(count);
   }
   const Attention& attention = config.attention();

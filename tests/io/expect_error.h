@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -25,6 +26,14 @@ std::string expect_error(ErrorCode code, Action action) {
 inline ::testing::AssertionResult contains(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "\"" << text << "\" lacks \"" << part << "\"";
+}
+
+// Expects an error whose text has all parts.
+template <typename Action>
+void expect_error_with(ErrorCode code, const Action& action,
+                       const std::vector<std::string>& parts) {
+  const std::string text = expect_error(code, action);
+  for (const std::string& part : parts) EXPECT_TRUE(contains(text, part));
 }
 
 }  // namespace sluice

@@ -22,7 +22,7 @@ class RankGroup {
     int64_t time_limit_ns = 300'000'000'000;  // for a rank to come
   };
 
-  // Bytes of shared memory.
+  // Of the memory that all ranks see.
   static size_t memory_bytes(const Options& options);
   // REQUIRES: `memory` is aligned to 64 bytes, all zero when the first rank's object is made, and
   // outlives the object.

@@ -37,7 +37,10 @@ RankThreads::RankThreads(const Front& front, const EngineOptions& options, MakeD
   }
 }
 
+// A rank that waits for the first one in a sum waits for ever if that one has failed: no pass ends
+// after this, so the group does.
 RankThreads::~RankThreads() {
+  group_->fail(0, "the engine has ended");
   for (const auto& follower : followers_) {
     const std::lock_guard lock(follower->mutex);
     follower->is_closed = true;
@@ -94,6 +97,22 @@ void RankThreads::follow(Follower& follower) {
     follower.is_ready = true;
     follower.changed.notify_all();
   }
+  try {
+    run_messages(follower, rank);
+  } catch (const std::exception& error) {
+    // First: what is enqueued may wait for ranks that wait for this one. Work that is left uses
+    // memory of the rank, which ends with this function.
+    group_->fail(follower.rank, error.what());
+    try {
+      rank.synchronize();
+    } catch (const std::exception&) {
+      // The error that is thrown below, or one that follows from it.
+    }
+    throw;
+  }
+}
+
+void RankThreads::run_messages(Follower& follower, Rank& rank) {
   KvMirror mirror(front_.plan().kv_layout.block.block_tokens);
   while (const auto message = take(follower)) {
     mirror.apply(*message, rank.follower());

@@ -40,7 +40,7 @@ class RankThreads {
   RankThreads(const Front& front, const EngineOptions& options, MakeDevice make_device);
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
-  // Waits for the passes that were sent. REQUIRES: the first rank's work is done, or has failed.
+  // Ends the other ranks. REQUIRES: the first rank's work is done, or has failed.
   ~RankThreads();
 
   // Of the first rank, which is the caller's.
@@ -68,6 +68,7 @@ class RankThreads {
   RankSeat seat(int32_t rank);
   void run(Follower& follower);
   void follow(Follower& follower);
+  void run_messages(Follower& follower, Rank& rank);
   static std::shared_ptr<const StepMessage> take(Follower& follower);
 
   const Front& front_;

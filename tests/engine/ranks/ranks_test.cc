@@ -1,5 +1,7 @@
 // Several ranks: the model that they have together is that of one rank, up to the place where sums
 // are rounded; and with as many ranks nothing that the engine promises changes a bit.
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/policy_names.h"
+#include "device/device_hook.h"
 #include "engine/llm_engine.h"
 #include "engine/speculation/speculative_engine.h"
 #include "io/expect_error.h"
@@ -21,6 +24,7 @@
 #include "support/integer_models.h"
 #include "support/loaded_weights.h"
 #include "support/run_bits.h"
+#include "support/source_dir.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 #include "support/weight_copies.h"
@@ -170,6 +174,19 @@ TEST(RanksOfFormats, LogitsAreThoseOfOneRank) {
   }
 }
 
+// Blocks of a GGUF file are decoded for the rows and columns of a rank.
+TEST(RanksOfFormats, GgufFilesAreDividedAsDirectories) {
+  for (const auto& [model, file] :
+       {std::pair{"qwen3-group2-tied", "qwen3-group2-tied.gguf"},
+        std::pair{"qwen2-group2-yarn", "qwen2-group2-yarn-00001-of-00002.gguf"}}) {
+    EngineOptions options = with_ranks(tiny_options(model), 2);
+    const std::vector<int32_t> tokens = random_tokens(60, 8);
+    const auto expected = logits_of(options, tokens);
+    options.model = testing::source_dir() / "tests/golden/gguf" / file;
+    EXPECT_EQ(logits_of(options, tokens), expected) << file;
+  }
+}
+
 // Random weights of a measurement are those of one rank as well.
 TEST(RanksOfFormats, DummyWeightsAreThoseOfOneRank) {
   for (const char* model : {"qwen3-group2-tied", "qwen2-group2-yarn", "qwen2moe-experts6"}) {
@@ -246,6 +263,7 @@ TEST(Ranks, SparsePoliciesKeepTheirBits) {
                                {"xattention+full", {.coverage = 0.5}},
                                {"flexprefill+full", {.coverage = 0.3, .min_budget_tokens = 0}},
                                {"avgpool+full", {.topk_tokens = 128}},
+                               {"streaming+full", {}},
                                {"sampled+quest", {.topk_tokens = 64, .coverage = 0.5}}}) {
     EngineOptions options = full;
     options.sparse = policy.options;
@@ -294,45 +312,35 @@ TEST(Ranks, NoScheduleChangesABit) {
 
 // ---- What does not divide, and what fails ------------------------------------------------------
 
-template <typename Action>
-void expect_failure_text(ErrorCode code, const Action& action,
-                         const std::vector<std::string>& words) {
-  const std::string text = expect_error(code, action);
-  for (const std::string& word : words) {
-    EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
-  }
-}
-
 TEST(Ranks, WhatDoesNotDivideIsRefused) {
   const auto start = [](const char* model, int32_t num_ranks) {
     LLM llm(with_ranks(tiny_options(model), num_ranks));
   };
-  expect_failure_text(ErrorCode::kInvalidArgument, [&] { start("qwen3-group2-tied", 3); },
-                      {"tensor_parallel_size is 3", "4 query heads", "take one of 1, 2, 4"});
-  expect_failure_text(ErrorCode::kUnsupported, [&] { start("qwen35-hybrid-nested", 2); },
-                      {"recurrent layers", "take 1"});
+  expect_error_with(ErrorCode::kInvalidArgument, [&] { start("qwen3-group2-tied", 3); },
+                    {"tensor_parallel_size is 3", "4 query heads", "take one of 1, 2, 4"});
+  expect_error_with(ErrorCode::kUnsupported, [&] { start("qwen35-hybrid-nested", 2); },
+                    {"recurrent layers", "take 1"});
   const TempDir dir;
   testing::write_fp8_model("qwen3-group2-tied", WeightScales::kBlocks, dir.path());
   EngineOptions blocks = with_ranks(tiny_options("qwen3-group2-tied"), 2);
   blocks.model = dir.path();
-  expect_failure_text(ErrorCode::kUnsupported, [&] { LLM llm(blocks); },
-                      {"a scale for 128 rows", "smaller tensor_parallel_size"});
+  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(blocks); },
+                    {"a scale for 128 rows", "smaller tensor_parallel_size"});
 }
 
 TEST(Ranks, OptionsOfOneRankAreRefused) {
   const EngineOptions options = with_ranks(tiny_options("qwen3-group2-tied"), 2);
   EngineOptions store = options;
   store.kv_store.dir = "unused";
-  expect_failure_text(ErrorCode::kUnsupported, [&] { LLM llm(store); },
-                      {"kv_store", "tensor_parallel_size of 2"});
+  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(store); },
+                    {"kv_store", "tensor_parallel_size of 2"});
   EngineOptions shared = options;
   shared.sparse.policy = "full+quest";
   shared.sparse.shared_list = true;
-  expect_failure_text(ErrorCode::kUnsupported, [&] { LLM llm(shared); }, {"sparse_shared_list"});
+  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(shared); }, {"sparse_shared_list"});
   LLM llm(options);
-  expect_failure_text(ErrorCode::kUnsupported,
-                      [&] { llm.trace(random_tokens(8, 1), {"layer.*.q"}); },
-                      {"taps need all heads"});
+  expect_error_with(ErrorCode::kUnsupported, [&] { llm.trace(random_tokens(8, 1), {"layer.*.q"}); },
+                    {"taps need all heads"});
 }
 
 // A rank that cannot be made ends the start of all with its own error.
@@ -343,8 +351,62 @@ TEST(Ranks, AFailedRankEndsTheStart) {
     if (rank == 2) fail(ErrorCode::kDevice, "no device for rank 2");
     return testing::make_test_device();
   };
-  expect_failure_text(ErrorCode::kDevice, [&] { LlmEngine engine(options, std::move(parts)); },
-                      {"no device for rank 2"});
+  expect_error_with(ErrorCode::kDevice, [&] { LlmEngine engine(options, std::move(parts)); },
+                    {"no device for rank 2"});
+}
+
+// Fails in the transfers of a rank's streams once it is told to.
+class FailingLink final : public DeviceHook {
+ public:
+  explicit FailingLink(const std::atomic<bool>& fails) : fails_(fails) {}
+  std::unique_ptr<StreamDelay> make_delay(std::string_view, uint64_t) override { return nullptr; }
+  bool meters_transfers() const override { return true; }
+  void after_transfer(TransferDirection, size_t, int64_t) override {
+    if (fails_) fail(ErrorCode::kDevice, "the link is gone");
+  }
+
+ private:
+  const std::atomic<bool>& fails_;
+};
+
+// In the middle of passes: the first rank's step names it, and no thread stays.
+TEST(Ranks, AFailureInAPassEndsAll) {
+  for (const int32_t failing : {1, 3}) {
+    std::atomic<bool> fails = false;
+    LlmEngine::Parts parts{.device = testing::make_test_device()};
+    parts.make_device = [&](int32_t rank) {
+      if (rank != failing) return testing::make_test_device();
+      return make_device_with_hook("cpu", {.num_threads = 1}, std::make_unique<FailingLink>(fails));
+    };
+    LlmEngine engine(with_ranks(tiny_options("llama-group2-linear"), 4), std::move(parts));
+    engine.add_request(random_tokens(60, 1), sampled(200, 1));
+    for (int i = 0; i < 5; ++i) engine.step();
+    fails = true;
+    expect_error_with(ErrorCode::kDevice,
+                      [&] {
+                        for (int i = 0; i < 100; ++i) engine.step();
+                      },
+                      {"rank " + std::to_string(failing) + " of 4", "the link is gone"});
+  }
+}
+
+// Invariant 9, on all ranks.
+TEST(Ranks, AStepAllocatesNothing) {
+  std::array<Device*, 2> devices = {};
+  LlmEngine::Parts parts{.device = testing::make_test_device()};
+  devices[0] = parts.device.get();
+  parts.make_device = [&](int32_t rank) {
+    auto device = testing::make_test_device();
+    devices[static_cast<size_t>(rank)] = device.get();
+    return device;
+  };
+  LlmEngine engine(with_ranks(tiny_options("qwen3-group2-tied"), 2), std::move(parts));
+  engine.add_request(random_tokens(60, 1), sampled(40, 1));
+  for (int i = 0; i < 5; ++i) engine.step();
+  const auto count = [&] { return devices[0]->num_allocations() + devices[1]->num_allocations(); };
+  const int64_t before = count();
+  while (engine.has_unfinished()) engine.step();
+  EXPECT_EQ(count(), before);
 }
 
 }  // namespace
