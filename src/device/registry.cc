@@ -1,10 +1,14 @@
-// make_device: selects the backend named by an option.
+// make_device, make_collectives: select the backend named by an option, or of a device.
 //
 // The only file that includes all backends. Thread rule: any thread.
 #include <charconv>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "core/error.h"
+#include "device/collectives.h"
+#include "device/cpu/cpu_collectives.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_door.h"
 #include "device/device.h"
@@ -49,6 +53,16 @@ std::unique_ptr<Device> make_device_with_hook(std::string_view spec, const Devic
   spec = settle_auto(spec);
   if (spec == "cpu") return std::make_unique<CpuDevice>(options, std::move(hook));
   return make_cuda_device(cuda_ordinal(spec), options, std::move(hook));
+}
+
+std::unique_ptr<Collectives> make_collectives(Device& device, RankGroup& group, int32_t rank) {
+  if (device.kind() == DeviceKind::kCpu) return std::make_unique<CpuCollectives>(group, rank);
+  return make_cuda_collectives(device, group, rank);
+}
+
+std::string device_of_rank(std::string_view spec, int32_t rank) {
+  spec = settle_auto(spec);
+  return spec == "cpu" ? "cpu" : fmt::format("cuda:{}", cuda_ordinal(spec) + rank);
 }
 
 std::string gpu_id(std::string_view spec) {

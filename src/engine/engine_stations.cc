@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "device/collectives.h"
 #include "engine/stations/speculative_drafts.h"
 #include "engine/store/kv_store.h"
 #include "engine/store/store_format.h"
@@ -90,6 +91,7 @@ EngineStations::~EngineStations() {
   attempt([this] { kv->flush(); });
   attempt([this] { rank->residency().synchronize(); });
   attempt([this] { rank->compute().synchronize(); });
+  if (followers) followers->stop();
 }
 
 void EngineStations::load_model(const EngineOptions& options, EngineParts& parts,
@@ -111,7 +113,9 @@ void EngineStations::load_model(const EngineOptions& options, EngineParts& parts
 void EngineStations::start_followers(const EngineOptions& options, EngineParts& parts) {
   SLUICE_CHECK(parts.steps == nullptr, "a recorder beside {} ranks", front->plan().num_ranks);
   RankThreads::MakeDevice make = std::move(parts.make_device);
-  if (!make) make = [&options](int32_t) { return make_device(options.device); };
+  if (!make) {
+    make = [&options](int32_t of) { return make_device(device_of_rank(options.device, of)); };
+  }
   followers = std::make_unique<RankThreads>(*front, options, std::move(make));
   messages = std::make_unique<StepRecorder>(
       [this](const StepMessage& message) { followers->send(message); });

@@ -147,6 +147,8 @@ Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Decode
     stream.fill(scratch_.zones.no_rows.bytes(), scratch_.zones.no_rows.num_bytes(), 0xFF);  // -1
   }
   stream.synchronize();  // the copy reads `rope`, which ends with this function
+  if (collectives_ == nullptr) return;
+  collectives_->share({.sums = scratch_.delta, .gathered = scratch_.logits});
   const HeadRange range = head_range(config);
   if (range.count > 0) {
     head_part_ = rows_of(device, weights.lm_head(), range.begin, range.count);

@@ -1,6 +1,9 @@
 // Sums over ranks: the bits follow from the ranks' numbers alone, and a rank that fails or stays
 // away ends the wait of the others.
+#include "device/collectives.h"
+
 #include <algorithm>
+#include <barrier>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -12,32 +15,110 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "device/cpu/cpu_collectives.h"
 #include "device/device.h"
+#include "device/host/rank_group.h"
 #include "io/expect_error.h"
 #include "support/hooked_device.h"
+#include "support/test_device.h"
 
 namespace sluice {
 namespace {
 
+// Ranks that the devices under test can have: each has a GPU of its own.
+bool can_have(int32_t num_ranks) {
+  if (testing::testing_cpu()) return true;
+  try {
+    return !gpu_id(device_of_rank(testing::test_device_spec(), num_ranks - 1)).empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+class CollectivesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_have(2)) GTEST_SKIP() << "skipped: no second GPU";
+  }
+};
+
+struct Sizes {
+  int64_t num_sums = 1;
+  int64_t num_gathered = 1;
+};
+
+// What a rank's thread has. Streams are late at random.
+class Member {
+ public:
+  Member(RankGroup& group, int32_t rank, const Sizes& sizes)
+      : rank_(rank),
+        device_(testing::make_hooked_device(device_of_rank(testing::test_device_spec(), rank),
+                                            {.num_threads = 1},
+                                            {.schedule_seed = static_cast<uint64_t>(rank) + 1})),
+        sums_(device_->allocate(static_cast<size_t>(sizes.num_sums) * 2, MemoryKind::kDevice)),
+        gathered_(
+            device_->allocate(static_cast<size_t>(sizes.num_gathered) * 4, MemoryKind::kDevice)),
+        collectives_(make_collectives(*device_, group, rank)),
+        stream_(device_->make_stream({.name = "compute"})) {
+    collectives_->share(
+        {.sums = numbers(sizes.num_sums),
+         .gathered = TensorView(gathered_.data(), DType::kF32, {sizes.num_gathered})});
+  }
+
+  int32_t rank() const { return rank_; }
+  Device& device() { return *device_; }
+  Stream& stream() { return *stream_; }
+  Collectives& collectives() { return *collectives_; }
+  TensorView numbers(int64_t count) { return {sums_.data(), DType::kBF16, {count}}; }
+  TensorView gathered(int64_t num_rows, int64_t num_columns) {
+    return {gathered_.data(), DType::kF32, {num_rows, num_columns}};
+  }
+
+  template <typename T>
+  void upload(std::byte* dst, const std::vector<T>& values) {
+    stream_->copy({.dst = dst,
+                   .src = reinterpret_cast<const std::byte*>(values.data()),
+                   .num_bytes = values.size() * sizeof(T)});
+    stream_->synchronize();
+  }
+  template <typename T>
+  std::vector<T> download(const std::byte* src, int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    stream_->copy({.dst = reinterpret_cast<std::byte*>(values.data()),
+                   .src = src,
+                   .num_bytes = values.size() * sizeof(T)});
+    stream_->synchronize();
+    return values;
+  }
+
+ private:
+  const int32_t rank_;
+  std::unique_ptr<Device> device_;
+  Buffer sums_;
+  Buffer gathered_;
+  std::unique_ptr<Collectives> collectives_;
+  std::unique_ptr<Stream> stream_;
+};
+
 // A group of ranks that are threads.
 class Group {
  public:
-  Group(int32_t num_ranks, size_t slot_bytes, int64_t time_limit_ns = 60'000'000'000)
-      : options_{.num_ranks = num_ranks, .slot_bytes = slot_bytes, .time_limit_ns = time_limit_ns},
+  explicit Group(int32_t num_ranks, int64_t time_limit_ns = 60'000'000'000)
+      : options_{.num_ranks = num_ranks, .slot_bytes = 512, .time_limit_ns = time_limit_ns},
         memory_(RankGroup::memory_bytes(options_) / sizeof(Line) + 1),
         group_(std::as_writable_bytes(std::span(memory_)), options_) {}
 
   RankGroup& group() { return group_; }
 
-  // Calls fn(rank, its collectives) on a thread for each of the first `count` ranks.
+  // Calls fn(member) on a thread for each rank. All keep their memory until all are done.
   template <typename Fn>
-  void run(int32_t count, Fn fn) {
+  void run(const Sizes& sizes, Fn fn) {
+    std::barrier done(options_.num_ranks);
     std::vector<std::thread> threads;
-    for (int32_t rank = 0; rank < count; ++rank) {
+    for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
       threads.emplace_back([&, rank] {
-        CpuCollectives collectives(group_, rank);
-        fn(rank, collectives);
+        Member member(group_, rank, sizes);
+        fn(member);
+        done.arrive_and_wait();
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -72,105 +153,122 @@ std::vector<uint16_t> expected_sum(const std::vector<std::vector<uint16_t>>& par
   return sums;
 }
 
-std::unique_ptr<Device> late_device(uint64_t seed) {
-  return testing::make_hooked_device("cpu", {.num_threads = 1}, {.schedule_seed = seed});
+// A rank's part of six sums of `count` numbers; the second half is replayed from a graph.
+void check_sums(Member& member, int32_t num_ranks, int64_t count) {
+  const TensorView x = member.numbers(count);
+  // GPUs: what is done once for a kernel is done outside of the capture.
+  member.stream().fill(x.bytes(), x.num_bytes(), 0);
+  member.collectives().sum(member.stream(), x);
+  const auto graph = member.stream().capture([&] { member.collectives().sum(member.stream(), x); });
+  for (uint64_t round = 0; round < 6; ++round) {
+    std::vector<std::vector<uint16_t>> parts;
+    for (int32_t other = 0; other < num_ranks; ++other) {
+      parts.push_back(random_numbers(count, round * 8 + static_cast<uint64_t>(other)));
+    }
+    member.upload(x.bytes(), parts[static_cast<size_t>(member.rank())]);
+    if (round < 3) {
+      member.collectives().sum(member.stream(), x);
+    } else {
+      member.stream().launch(*graph);
+    }
+    const auto sum = member.download<uint16_t>(x.bytes(), count);
+    EXPECT_EQ(sum, expected_sum(parts)) << count << " numbers, round " << round;
+  }
 }
 
-// Messages of one piece, of several and of a part of one; the second half is replayed from a graph.
-TEST(Collectives, SumsAreThoseOfRanksInOrder) {
+// Messages of one piece, of several and of a part of one; GPUs read the last two where they are.
+TEST_F(CollectivesTest, SumsAreThoseOfRanksInOrder) {
   for (const int32_t num_ranks : {1, 2, 3, 4}) {
-    Group group(num_ranks, 512);
-    const std::vector<int64_t> counts = {1, 100, 256, 257, 1000};
-    group.run(num_ranks, [&](int32_t rank, Collectives& collectives) {
-      const auto device = late_device(static_cast<uint64_t>(rank) + 1);
-      const auto stream = device->make_stream({.name = "compute"});
-      for (const int64_t count : counts) {
-        const auto num_bytes = static_cast<size_t>(count) * sizeof(uint16_t);
-        const Buffer buffer = device->allocate(num_bytes, MemoryKind::kDevice);
-        const TensorView x(buffer.data(), DType::kBF16, {count});
-        const auto graph = stream->capture([&] { collectives.sum(*stream, x); });
-        for (uint64_t round = 0; round < 6; ++round) {
-          std::vector<std::vector<uint16_t>> parts;
-          for (int32_t other = 0; other < num_ranks; ++other) {
-            parts.push_back(random_numbers(count, round * 8 + static_cast<uint64_t>(other)));
-          }
-          const auto& own = parts[static_cast<size_t>(rank)];
-          stream->copy({.dst = buffer.data(),
-                        .src = reinterpret_cast<const std::byte*>(own.data()),
-                        .num_bytes = num_bytes});
-          round < 3 ? collectives.sum(*stream, x) : stream->launch(*graph);
-          std::vector<uint16_t> sum(own.size());
-          stream->copy({.dst = reinterpret_cast<std::byte*>(sum.data()),
-                        .src = buffer.data(),
-                        .num_bytes = num_bytes});
-          stream->synchronize();
-          EXPECT_EQ(sum, expected_sum(parts)) << count << " numbers, round " << round;
-        }
-      }
+    if (!can_have(num_ranks)) continue;
+    Group group(num_ranks);
+    std::vector<int64_t> counts = {1, 100, 256, 257, 1000};
+    if (!testing::testing_cpu()) counts.insert(counts.end(), {65'536, 65'543, 1'000'004, 12});
+    const int64_t most = *std::max_element(counts.begin(), counts.end());
+    group.run({.num_sums = most}, [&](Member& member) {
+      for (const int64_t count : counts) check_sums(member, num_ranks, count);
     });
+  }
+}
+
+struct Shape {
+  int32_t num_ranks;
+  int64_t num_rows, num_columns, width;
+};
+
+void check_gather(Member& member, const Shape& shape) {
+  const int64_t begin = std::min(member.rank() * shape.width, shape.num_columns);
+  const int64_t own = std::min(shape.width, shape.num_columns - begin);
+  std::vector<float> part(static_cast<size_t>(shape.num_rows * own));
+  for (int64_t row = 0; row < shape.num_rows; ++row) {
+    for (int64_t c = 0; c < own; ++c) {
+      part[static_cast<size_t>(row * own + c)] = static_cast<float>(row * 1000 + begin + c);
+    }
+  }
+  const TensorView all = member.gathered(shape.num_rows, shape.num_columns);
+  const Buffer buffer =
+      member.device().allocate(part.size() * sizeof(float) + 4, MemoryKind::kDevice);
+  member.upload(buffer.data(), part);
+  for (int round = 0; round < 3; ++round) {
+    member.upload(all.bytes(), std::vector<float>(static_cast<size_t>(all.num_elements()), -1.0f));
+    member.collectives().gather(
+        member.stream(), {.part = TensorView(buffer.data(), DType::kF32, {shape.num_rows, own}),
+                          .all = all,
+                          .width = shape.width});
+    const auto values = member.download<float>(all.bytes(), all.num_elements());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto row = static_cast<int64_t>(i) / shape.num_columns;
+      const auto column = static_cast<int64_t>(i) % shape.num_columns;
+      ASSERT_EQ(values[i], member.rank() == 0 ? static_cast<float>(row * 1000 + column) : -1.0f)
+          << i;
+    }
   }
 }
 
 // Columns of several pieces, more rows than a piece has, and a last rank with few columns or none.
-TEST(Collectives, TheFirstRankGathersColumns) {
-  struct Shape {
-    int32_t num_ranks;
-    int64_t num_rows, num_columns, width;
-  };
-  for (const auto& [num_ranks, num_rows, num_columns, width] :
+TEST_F(CollectivesTest, TheFirstRankGathersColumns) {
+  for (const Shape& shape :
        {Shape{2, 3, 64, 32}, Shape{3, 40, 70, 32}, Shape{4, 2, 64, 32}, Shape{2, 3, 700, 350}}) {
-    Group group(num_ranks, 512);
-    group.run(num_ranks, [&](int32_t rank, Collectives& collectives) {
-      const auto device = late_device(static_cast<uint64_t>(rank) + 1);
-      const auto stream = device->make_stream({.name = "compute"});
-      const int64_t begin = std::min(rank * width, num_columns);
-      const int64_t own = std::min(width, num_columns - begin);
-      std::vector<float> part(static_cast<size_t>(num_rows * own));
-      std::vector<float> all(static_cast<size_t>(num_rows * num_columns), -1.0f);
-      for (int64_t row = 0; row < num_rows; ++row) {
-        for (int64_t c = 0; c < own; ++c) {
-          part[static_cast<size_t>(row * own + c)] = static_cast<float>(row * 1000 + begin + c);
-        }
-      }
-      for (int round = 0; round < 3; ++round) {
-        collectives.gather(*stream,
-                           {.part = TensorView(part.data(), DType::kF32, {num_rows, own}),
-                            .all = TensorView(all.data(), DType::kF32, {num_rows, num_columns}),
-                            .width = width});
-        stream->synchronize();
-        for (size_t i = 0; i < all.size(); ++i) {
-          const auto row = static_cast<int64_t>(i) / num_columns;
-          const auto column = static_cast<int64_t>(i) % num_columns;
-          ASSERT_EQ(all[i], rank == 0 ? static_cast<float>(row * 1000 + column) : -1.0f) << i;
-        }
-      }
-    });
+    if (!can_have(shape.num_ranks)) continue;
+    Group group(shape.num_ranks);
+    group.run({.num_gathered = shape.num_rows * shape.num_columns},
+              [&](Member& member) { check_gather(member, shape); });
   }
 }
 
-// A rank waits in a sum for another one, which fails or does not come.
-void expect_failure(Group& group, int32_t num_present, std::vector<std::string> words) {
-  group.run(num_present, [&](int32_t rank, Collectives& collectives) {
-    const auto device = late_device(static_cast<uint64_t>(rank) + 1);
-    const auto stream = device->make_stream({.name = "compute"});
-    const Buffer buffer = device->allocate(512, MemoryKind::kDevice);
-    stream->fill(buffer.data(), 512, 0);
-    collectives.sum(*stream, TensorView(buffer.data(), DType::kBF16, {256}));
+// All ranks but the last one wait in a sum, for which that one does `instead`. A GPU's error names
+// one rank that it waited for, and the group the rank that failed.
+template <typename Fn>
+void expect_failure(Group& group, int32_t num_ranks, const std::vector<std::string>& words,
+                    Fn instead) {
+  group.run({.num_sums = 256}, [&](Member& member) {
+    if (member.rank() == num_ranks - 1) return instead();
+    const TensorView x = member.numbers(256);
+    member.stream().fill(x.bytes(), x.num_bytes(), 0);
+    member.collectives().sum(member.stream(), x);
+    member.collectives().sum(member.stream(), x);  // does not wait as long again
     expect_error_with(
-        ErrorCode::kDevice, [&] { stream->synchronize(); }, words);
+        ErrorCode::kDevice, [&] { member.stream().synchronize(); },
+        testing::testing_cpu() ? words : std::vector<std::string>{"sum_over_ranks", "rank"});
   });
 }
 
-TEST(Collectives, ARankThatStaysAwayIsNamed) {
-  Group group(3, 512, 200'000'000);
-  expect_failure(group, 2, {"rank 2 of 3", "did not come"});
+int32_t most_ranks() { return can_have(3) ? 3 : 2; }
+
+TEST_F(CollectivesTest, ARankThatStaysAwayIsNamed) {
+  const int32_t num_ranks = most_ranks();
+  Group group(num_ranks, 2'000'000'000);
+  const std::string last = "rank " + std::to_string(num_ranks - 1);
+  expect_failure(group, num_ranks, {last + " of ", "did not come"}, [] {});
 }
 
-TEST(Collectives, ARankThatFailsIsNamed) {
-  Group group(3, 512);
-  std::thread other([&] { group.group().fail(2, "its card is gone"); });
-  expect_failure(group, 2, {"rank 2 of 3", "its card is gone"});
-  other.join();
+TEST_F(CollectivesTest, ARankThatFailsIsNamed) {
+  const int32_t num_ranks = most_ranks();
+  Group group(num_ranks);
+  const std::string last = "rank " + std::to_string(num_ranks - 1);
+  expect_failure(group, num_ranks, {last + " of ", "its card is gone"},
+                 [&] { group.group().fail(num_ranks - 1, "its card is gone"); });
+  expect_error_with(ErrorCode::kDevice, [&] { group.group().check(); },
+                    {last + " of ", "its card is gone"});
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 // Tile: a list. Share: not measured; one launch for each layer of a step that replays lists.
 // Thread rule: enqueue only.
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "lab/lists/replay_pages.h"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 
 namespace sluice::lab {
 

@@ -20,6 +20,8 @@ class CpuCollectives final : public Collectives {
   // REQUIRES: the group outlives this object, and this object the streams' work.
   CpuCollectives(RankGroup& group, int32_t rank) : group_(group), rank_(rank) {}
 
+  // Messages go through the group's memory.
+  void share(const Memory&) override {}
   void sum(Stream& stream, const TensorView& x) override;
   void gather(Stream& stream, const GatherArgs& args) override;
 

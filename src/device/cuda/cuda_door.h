@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "device/collectives.h"
 #include "device/device.h"
 #include "device/device_hook.h"
 
@@ -24,5 +25,7 @@ std::string cuda_device_id(int ordinal);  // see gpu_id in device/device.h
 // `hook` is null except in tests and benchmarks (device/device_hook.h).
 std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options,
                                          std::unique_ptr<DeviceHook> hook);
+// See make_collectives. REQUIRES: a CUDA device.
+std::unique_ptr<Collectives> make_cuda_collectives(Device& device, RankGroup& group, int32_t rank);
 
 }  // namespace sluice

@@ -27,4 +27,8 @@ std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions&,
   fail_without_cuda(ordinal);
 }
 
+std::unique_ptr<Collectives> make_cuda_collectives(Device&, RankGroup&, int32_t) {
+  fail_without_cuda(0);
+}
+
 }  // namespace sluice

@@ -96,6 +96,19 @@ void RankGroup::fail(int32_t rank, const std::string& what) {
   memory_->text[length] = '\0';
   memory_->state.store(Memory::kFailed, std::memory_order_release);
   for (int32_t i = 0; i < options_.num_ranks; ++i) futex_wake_shared(words_[i].number);
+  const std::lock_guard lock(mutex_);
+  for (std::atomic<uint32_t>* word : watched_) word->store(1, std::memory_order_release);
+}
+
+void RankGroup::watch(std::atomic<uint32_t>& word) {
+  const std::lock_guard lock(mutex_);
+  watched_.push_back(&word);
+  if (has_failed()) word.store(1, std::memory_order_release);
+}
+
+void RankGroup::unwatch(std::atomic<uint32_t>& word) {
+  const std::lock_guard lock(mutex_);
+  std::erase(watched_, &word);
 }
 
 bool RankGroup::has_failed() const {

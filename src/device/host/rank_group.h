@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace sluice {
 
@@ -41,6 +43,10 @@ class RankGroup {
   // Ends all waits: with an error that names `rank` and says `what`. The first text stays.
   void fail(int32_t rank, const std::string& what);
   bool has_failed() const;
+  // From now on `word` becomes 1 when a rank fails by a call of this object, or at once if one has.
+  // For waits that cannot read the group's memory. REQUIRES: `unwatch` before the word ends.
+  void watch(std::atomic<uint32_t>& word);
+  void unwatch(std::atomic<uint32_t>& word);
   // Errors: kDevice if the group has failed.
   void check() const;
 
@@ -53,6 +59,8 @@ class RankGroup {
   Memory* const memory_;
   RankWord* const words_;
   std::byte* const slots_;
+  std::mutex mutex_;                             // protects what follows
+  std::vector<std::atomic<uint32_t>*> watched_;  // each becomes 1 when a rank fails
 };
 
 }  // namespace sluice

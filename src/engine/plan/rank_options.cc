@@ -11,6 +11,9 @@
 namespace sluice {
 namespace {
 
+// Of one machine; the collectives of GPUs have places for this many (device/cuda/peer_kernels.h).
+constexpr int32_t kMaxGpuRanks = 8;
+
 [[noreturn]] void refuse(const EngineOptions& options, const char* name, const char* why) {
   fail(ErrorCode::kUnsupported,
        "{} is given with a tensor_parallel_size of {}, but {}; leave one of the two out", name,
@@ -21,11 +24,9 @@ namespace {
 
 void check_rank_options(const EngineOptions& options, const Device& device) {
   if (options.tensor_parallel_size == 1) return;
-  if (device.kind() != DeviceKind::kCpu) {
-    fail(ErrorCode::kUnsupported,
-         "tensor_parallel_size is {}, but several GPUs are not supported yet; take 1, or --device "
-         "cpu",
-         options.tensor_parallel_size);
+  if (device.kind() != DeviceKind::kCpu && options.tensor_parallel_size > kMaxGpuRanks) {
+    fail(ErrorCode::kUnsupported, "tensor_parallel_size is {}, but at most {} GPUs have a rank",
+         options.tensor_parallel_size, kMaxGpuRanks);
   }
   if (options.kv_store.dir) refuse(options, "kv_store", "its files have the KV heads of one rank");
   const SparseOptions sparse = complete_sparse_options(options);

@@ -26,9 +26,6 @@ RankThreads::RankThreads(const Front& front, const EngineOptions& options, MakeD
   const RankGroup::Options group{.num_ranks = front.plan().num_ranks};
   memory_.resize(RankGroup::memory_bytes(group) + kLine);
   group_.emplace(aligned(memory_), group);
-  for (int32_t rank = 0; rank < group.num_ranks; ++rank) {
-    collectives_.push_back(std::make_unique<CpuCollectives>(*group_, rank));
-  }
   for (int32_t rank = 1; rank < group.num_ranks; ++rank) {
     followers_.push_back(std::make_unique<Follower>());
     Follower& follower = *followers_.back();
@@ -37,22 +34,33 @@ RankThreads::RankThreads(const Front& front, const EngineOptions& options, MakeD
   }
 }
 
+RankThreads::~RankThreads() {
+  stop();
+  for (const auto& follower : followers_) {
+    const std::lock_guard lock(follower->mutex);
+    follower->may_end = true;
+    follower->changed.notify_all();
+  }
+  for (const auto& follower : followers_) follower->thread.join();
+}
+
 // A rank that waits for the first one in a sum waits for ever if that one has failed: no pass ends
 // after this, so the group does.
-RankThreads::~RankThreads() {
+void RankThreads::stop() {
   group_->fail(0, "the engine has ended");
   for (const auto& follower : followers_) {
     const std::lock_guard lock(follower->mutex);
     follower->is_closed = true;
     follower->changed.notify_all();
   }
-  for (const auto& follower : followers_) follower->thread.join();
+  for (const auto& follower : followers_) {
+    std::unique_lock lock(follower->mutex);
+    follower->changed.wait(lock, [&] { return follower->has_stopped; });
+  }
 }
 
 RankSeat RankThreads::seat(int32_t rank) {
-  return {.shard = {.rank = rank, .num_ranks = group_->options().num_ranks},
-          .group = &*group_,
-          .collectives = collectives_[static_cast<size_t>(rank)].get()};
+  return {.shard = {.rank = rank, .num_ranks = group_->options().num_ranks}, .group = &*group_};
 }
 
 void RankThreads::await_ready() {
@@ -83,6 +91,7 @@ void RankThreads::run(Follower& follower) {
     group_->fail(follower.rank, error.what());
     const std::lock_guard lock(follower.mutex);
     follower.error = std::current_exception();
+    follower.has_stopped = true;
     follower.changed.notify_all();
   }
 }
@@ -100,16 +109,23 @@ void RankThreads::follow(Follower& follower) {
   try {
     run_messages(follower, rank);
   } catch (const std::exception& error) {
-    // First: what is enqueued may wait for ranks that wait for this one. Work that is left uses
-    // memory of the rank, which ends with this function.
+    // Before the wait below: what is enqueued may wait for ranks that wait for this one.
     group_->fail(follower.rank, error.what());
-    try {
-      rank.synchronize();
-    } catch (const std::exception&) {
-      // The error that is thrown below, or one that follows from it.
-    }
-    throw;
   }
+  try {
+    rank.synchronize();
+  } catch (const std::exception& error) {
+    group_->fail(follower.rank, error.what());
+  }
+  hold(follower);
+}
+
+// Keeps the rank's memory until no rank has work.
+void RankThreads::hold(Follower& follower) {
+  std::unique_lock lock(follower.mutex);
+  follower.has_stopped = true;
+  follower.changed.notify_all();
+  follower.changed.wait(lock, [&] { return follower.may_end; });
 }
 
 void RankThreads::run_messages(Follower& follower, Rank& rank) {
@@ -118,7 +134,6 @@ void RankThreads::run_messages(Follower& follower, Rank& rank) {
     mirror.apply(*message, rank.follower());
     rank.follow({.message = *message, .tables = mirror});
   }
-  rank.synchronize();
 }
 
 // Null: there is no further one.

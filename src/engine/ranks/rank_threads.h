@@ -1,7 +1,7 @@
 // RankThreads: the ranks after the first one, as threads of this process, each with a device of its
 // own.
 //
-// Made by EngineStations for several ranks on the CPU device. Each thread makes its Rank from the
+// Made by EngineStations for several ranks. Each thread makes its Rank from the
 // first rank's plan and files, and then runs every pass that it is sent (StepMessage); it has no
 // scheduler, no requests and no clock. A rank that fails ends the passes of all
 // (device/host/rank_group.h). Thread rule: the engine's thread.
@@ -19,7 +19,6 @@
 #include <thread>
 #include <vector>
 
-#include "device/cpu/cpu_collectives.h"
 #include "device/device.h"
 #include "device/host/rank_group.h"
 #include "engine/stations/front.h"
@@ -40,8 +39,12 @@ class RankThreads {
   RankThreads(const Front& front, const EngineOptions& options, MakeDevice make_device);
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
-  // Ends the other ranks. REQUIRES: the first rank's work is done, or has failed.
+  // As `stop`; then frees what the other ranks have.
   ~RankThreads();
+
+  // Ends the work of the other ranks. Their memory stays, since work of any rank may use that of
+  // all. REQUIRES: the first rank's work is done, or has failed.
+  void stop();
 
   // Of the first rank, which is the caller's.
   RankSeat first_seat() { return seat(0); }
@@ -61,6 +64,8 @@ class RankThreads {
     std::deque<std::shared_ptr<const StepMessage>> inbox;
     bool is_ready = false;
     bool is_closed = false;
+    bool has_stopped = false;  // it enqueues no more, and its work is done
+    bool may_end = false;
     std::exception_ptr error;
     std::thread thread;
   };
@@ -69,6 +74,7 @@ class RankThreads {
   void run(Follower& follower);
   void follow(Follower& follower);
   void run_messages(Follower& follower, Rank& rank);
+  void hold(Follower& follower);
   static std::shared_ptr<const StepMessage> take(Follower& follower);
 
   const Front& front_;
@@ -76,7 +82,6 @@ class RankThreads {
   const MakeDevice make_device_;
   std::vector<std::byte> memory_;
   std::optional<RankGroup> group_;
-  std::vector<std::unique_ptr<CpuCollectives>> collectives_;  // by rank
   std::vector<std::unique_ptr<Follower>> followers_;
 };
 

@@ -27,8 +27,11 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   allocate_kv(on_progress);
   allocate_states();
   policies_->initialize(*device_, plan.kv_layout, plan.num_blocks, plan.policies);
+  if (seat.group != nullptr) {
+    collectives_ = make_collectives(*device_, *seat.group, seat.shard.rank);
+  }
   decoder_ = std::make_unique<Decoder>(config_, *weights_, plan.passes.decoder, *device_, *compute_,
-                                       seat.collectives);
+                                       collectives_.get());
   runner_ =
       std::make_unique<Runner>(Runner::Parts{.device = *device_,
                                              .compute = *compute_,
@@ -104,7 +107,9 @@ std::optional<std::span<const SampledToken>> Rank::run(const Batch& batch, const
     return runner_->run({.message = message, .tables = tables}, batch, watch);
   } catch (const Error& error) {
     if (!is_logits_not_finite(error)) {
-      if (seat_.group != nullptr) seat_.group->fail(seat_.shard.rank, error.what());
+      if (seat_.group == nullptr) throw;
+      seat_.group->fail(seat_.shard.rank, error.what());
+      seat_.group->check();  // the first error of all ranks
       throw;
     }
     throw Error(ErrorCode::kModel,

@@ -34,16 +34,16 @@ namespace sluice {
 // The place of a rank among several.
 struct RankSeat {
   Shard shard;
-  RankGroup* group = nullptr;          // null: there is one rank
-  Collectives* collectives = nullptr;  // null as well
+  RankGroup* group = nullptr;  // null: there is one rank
 };
 
 class Rank {
  public:
   using OnProgress = std::function<void(const LoadProgress&)>;
 
-  // Takes all memory by the front's plan, which is that of each rank. REQUIRES: the front and what
-  // the seat names outlive the rank. Errors: kDoesNotFit, kDevice.
+  // Takes all memory by the front's plan, which is that of each rank. Of several ranks it waits for
+  // the others to have theirs. REQUIRES: the front and the group outlive the rank. Errors:
+  // kDoesNotFit, kDevice; those of Collectives::share.
   Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies, const Front& front,
        const EngineOptions& options, const OnProgress& on_progress, const RankSeat& seat = {});
 
@@ -99,6 +99,7 @@ class Rank {
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<StatePool> states_;  // of a model with states, else null; and so is the next
   std::unique_ptr<StateFollower> state_follower_;
+  std::unique_ptr<Collectives> collectives_;  // null: there is one rank
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Runner> runner_;
 };

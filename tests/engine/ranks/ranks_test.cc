@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/policy_names.h"
+#include "device/collectives.h"
 #include "device/device_hook.h"
 #include "engine/llm_engine.h"
 #include "engine/speculation/speculative_engine.h"
@@ -46,6 +47,27 @@ using testing::sampled;
 using testing::tiny_options;
 using testing::with_offload;
 
+// Ranks that the devices under test can have: each has a GPU of its own.
+int32_t most_ranks() {
+  if (testing::testing_cpu()) return 4;
+  const auto has_gpu = [](int32_t rank) {
+    try {
+      return !gpu_id(device_of_rank(testing::test_device_spec(), rank)).empty();
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  return has_gpu(3) ? 4 : has_gpu(1) ? 2 : 1;
+}
+
+class Ranks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (most_ranks() == 1) GTEST_SKIP() << "skipped: no second GPU";
+  }
+};
+using RanksOfFormats = Ranks;
+
 EngineOptions with_ranks(EngineOptions options, int32_t num_ranks) {
   options.tensor_parallel_size = num_ranks;
   return options;
@@ -68,6 +90,7 @@ class RanksOfModels : public ::testing::TestWithParam<Case> {};
 // though partial sums are rounded to bf16 once more than with one rank.
 TEST_P(RanksOfModels, LogitsMatchTransformers) {
   const auto [model, num_ranks] = GetParam();
+  if (num_ranks > most_ranks()) GTEST_SKIP() << "skipped: no " << num_ranks << " GPUs";
   const Golden golden = testing::read_golden(model);
   const auto logits = logits_of(with_ranks(tiny_options(model), num_ranks), golden.prompt);
   ASSERT_EQ(logits.size(), golden.logits.size());
@@ -141,7 +164,7 @@ void write_wide_model(const std::filesystem::path& directory) {
 
 // The same model in formats with scales: what a rank reads of codes, scales and zero points belongs
 // together. A rank that reads others' scales is off by 1e-2 and more.
-TEST(RanksOfFormats, LogitsAreThoseOfOneRank) {
+TEST_F(RanksOfFormats, LogitsAreThoseOfOneRank) {
   const TempDir wide;
   write_wide_model(wide.path());
   const std::vector<int32_t> tokens = random_tokens(60, 5);
@@ -168,6 +191,7 @@ TEST(RanksOfFormats, LogitsAreThoseOfOneRank) {
            {.form = IntegerForm::kAwq, .group = 128},
            {.form = IntegerForm::kGptq, .group = 32},
            {.form = IntegerForm::kGptqV2, .bits = 8, .group = -1}}) {
+    if (kind.bits != 4 && !testing::testing_cpu()) continue;  // a GPU has kernels for 4 bits
     const TempDir dir;
     testing::write_integer_model(wide.path(), kind, dir.path());
     check(dir.path(), kind_name(kind));
@@ -175,7 +199,7 @@ TEST(RanksOfFormats, LogitsAreThoseOfOneRank) {
 }
 
 // Blocks of a GGUF file are decoded for the rows and columns of a rank.
-TEST(RanksOfFormats, GgufFilesAreDividedAsDirectories) {
+TEST_F(RanksOfFormats, GgufFilesAreDividedAsDirectories) {
   for (const auto& [model, file] :
        {std::pair{"qwen3-group2-tied", "qwen3-group2-tied.gguf"},
         std::pair{"qwen2-group2-yarn", "qwen2-group2-yarn-00001-of-00002.gguf"}}) {
@@ -188,7 +212,7 @@ TEST(RanksOfFormats, GgufFilesAreDividedAsDirectories) {
 }
 
 // Random weights of a measurement are those of one rank as well.
-TEST(RanksOfFormats, DummyWeightsAreThoseOfOneRank) {
+TEST_F(RanksOfFormats, DummyWeightsAreThoseOfOneRank) {
   for (const char* model : {"qwen3-group2-tied", "qwen2-group2-yarn", "qwen2moe-experts6"}) {
     EngineOptions options = tiny_options(model);
     options.load_format = LoadFormat::kDummy;
@@ -215,9 +239,9 @@ std::vector<Job> some_jobs() {
 }
 
 // Where KV is, how passes are cut and who shares a prefix changes no bit, as with one rank.
-TEST(Ranks, SameBitsWhereverKvIs) {
+TEST_F(Ranks, SameBitsWhereverKvIs) {
   for (const auto& [model, num_ranks] :
-       {std::pair{"qwen3-group2-tied", 2}, std::pair{"llama-group2-linear", 4}}) {
+       {std::pair{"qwen3-group2-tied", 2}, std::pair{"llama-group2-linear", most_ranks()}}) {
     const EngineOptions resident = with_ranks(tiny_options(model), num_ranks);
     const std::vector<Job> jobs = some_jobs();
     const auto expected = run_engine(resident, jobs);
@@ -227,6 +251,7 @@ TEST(Ranks, SameBitsWhereverKvIs) {
     };
     check(with_offload(resident, KvOffload::kChunked), "chunked");
     check(with_offload(resident, KvOffload::kLayerwise), "layerwise");
+    if (!testing::testing_cpu()) continue;  // products of another height round otherwise
     EngineOptions chunks = resident;
     chunks.prefill_chunk_tokens = 32;
     check(chunks, "short chunks");
@@ -247,7 +272,7 @@ struct PolicyCase {
 };
 
 // Each list is that of a KV head, so ranks choose as one does, from KV of other bits.
-TEST(Ranks, SparsePoliciesKeepTheirBits) {
+TEST_F(Ranks, SparsePoliciesKeepTheirBits) {
   const char* model = "llama-group2-linear";
   std::vector<Job> jobs;
   for (uint64_t i = 0; i < 2; ++i) {
@@ -279,7 +304,7 @@ TEST(Ranks, SparsePoliciesKeepTheirBits) {
   }
 }
 
-TEST(Ranks, DraftsKeepTheirBits) {
+TEST_F(Ranks, DraftsKeepTheirBits) {
   const std::vector<Job> jobs = some_jobs();
   EngineOptions options = with_ranks(tiny_options("qwen3-group2-tied"), 2);
   const auto expected = run_engine(options, jobs);
@@ -294,14 +319,15 @@ TEST(Ranks, DraftsKeepTheirBits) {
 
 // Streams of each rank are late at random: a missing wait between ranks would show, as bits or to
 // ThreadSanitizer.
-TEST(Ranks, NoScheduleChangesABit) {
-  const EngineOptions options = with_ranks(tiny_options("llama-group2-linear"), 4);
+TEST_F(Ranks, NoScheduleChangesABit) {
+  const EngineOptions options = with_ranks(tiny_options("llama-group2-linear"), most_ranks());
   const std::vector<Job> jobs = some_jobs();
   const auto expected = run_engine(options, jobs);
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const auto device_of = [seed](int32_t rank) {
-      return testing::make_test_device(
-          {.num_threads = 1}, {.schedule_seed = seed * 16 + static_cast<uint64_t>(rank) + 1});
+      return testing::make_hooked_device(
+          device_of_rank(testing::test_device_spec(), rank), {.num_threads = 1},
+          {.schedule_seed = seed * 16 + static_cast<uint64_t>(rank) + 1});
     };
     LlmEngine::Parts parts{.device = device_of(0)};
     parts.make_device = device_of;
@@ -312,7 +338,7 @@ TEST(Ranks, NoScheduleChangesABit) {
 
 // ---- What does not divide, and what fails ------------------------------------------------------
 
-TEST(Ranks, WhatDoesNotDivideIsRefused) {
+TEST_F(Ranks, WhatDoesNotDivideIsRefused) {
   const auto start = [](const char* model, int32_t num_ranks) {
     LLM llm(with_ranks(tiny_options(model), num_ranks));
   };
@@ -328,7 +354,7 @@ TEST(Ranks, WhatDoesNotDivideIsRefused) {
                     {"a scale for 128 rows", "smaller tensor_parallel_size"});
 }
 
-TEST(Ranks, OptionsOfOneRankAreRefused) {
+TEST_F(Ranks, OptionsOfOneRankAreRefused) {
   const EngineOptions options = with_ranks(tiny_options("qwen3-group2-tied"), 2);
   EngineOptions store = options;
   store.kv_store.dir = "unused";
@@ -344,15 +370,16 @@ TEST(Ranks, OptionsOfOneRankAreRefused) {
 }
 
 // A rank that cannot be made ends the start of all with its own error.
-TEST(Ranks, AFailedRankEndsTheStart) {
-  const EngineOptions options = with_ranks(tiny_options("llama-group2-linear"), 4);
+TEST_F(Ranks, AFailedRankEndsTheStart) {
+  const int32_t failing = most_ranks() / 2;
+  const EngineOptions options = with_ranks(tiny_options("llama-group2-linear"), most_ranks());
   LlmEngine::Parts parts{.device = testing::make_test_device()};
-  parts.make_device = [](int32_t rank) {
-    if (rank == 2) fail(ErrorCode::kDevice, "no device for rank 2");
-    return testing::make_test_device();
+  parts.make_device = [failing](int32_t rank) {
+    if (rank == failing) fail(ErrorCode::kDevice, "no device for this rank");
+    return make_device(device_of_rank(testing::test_device_spec(), rank));
   };
   expect_error_with(ErrorCode::kDevice, [&] { LlmEngine engine(options, std::move(parts)); },
-                    {"no device for rank 2"});
+                    {"no device for this rank"});
 }
 
 // Fails in the transfers of a rank's streams once it is told to.
@@ -370,7 +397,8 @@ class FailingLink final : public DeviceHook {
 };
 
 // In the middle of passes: the first rank's step names it, and no thread stays.
-TEST(Ranks, AFailureInAPassEndsAll) {
+TEST_F(Ranks, AFailureInAPassEndsAll) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: a GPU's link cannot be made to fail";
   for (const int32_t failing : {1, 3}) {
     std::atomic<bool> fails = false;
     LlmEngine::Parts parts{.device = testing::make_test_device()};
@@ -391,12 +419,12 @@ TEST(Ranks, AFailureInAPassEndsAll) {
 }
 
 // Invariant 9, on all ranks.
-TEST(Ranks, AStepAllocatesNothing) {
+TEST_F(Ranks, AStepAllocatesNothing) {
   std::array<Device*, 2> devices = {};
   LlmEngine::Parts parts{.device = testing::make_test_device()};
   devices[0] = parts.device.get();
   parts.make_device = [&](int32_t rank) {
-    auto device = testing::make_test_device();
+    auto device = make_device(device_of_rank(testing::test_device_spec(), rank));
     devices[static_cast<size_t>(rank)] = device.get();
     return device;
   };

@@ -8,7 +8,7 @@
 // 1.3 MFLOP of products, .2 of the solve, 64 KiB read, 27 written. Tile: a chunk of a value head.
 // Thread rule: enqueue only.
 #include "device/cuda/cuda_check.h"
-#include "ops/cuda/common_launch.cuh"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/delta/chunks.cuh"
 #include "ops/cuda/delta/delta_rule.h"
 #include "ops/cuda/delta/products.cuh"

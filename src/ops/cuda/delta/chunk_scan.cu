@@ -9,7 +9,7 @@
 // and in shared memory in bf16; eight warps, each 16 rows (of S 32) and 32 columns of a product.
 // The next chunk's matrices are copied during this one. Thread rule: enqueue only.
 #include "device/cuda/cuda_check.h"
-#include "ops/cuda/common_launch.cuh"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/delta/chunks.cuh"
 #include "ops/cuda/delta/delta_rule.h"
 #include "ops/cuda/delta/products.cuh"

@@ -3,8 +3,8 @@
 // Bound: bytes; 8 an element of the norm, 6 of the gate. Compiled without contraction, as
 // ops/portable_math.h requires: the bits are those of the CPU. Thread rule: enqueue only.
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/portable_math.h"
 

@@ -5,8 +5,8 @@
 // contraction, as ops/portable_math.h requires: the bits are those of the CPU. Thread rule: enqueue
 // only.
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/delta/sequence_part.cuh"
 #include "ops/portable_math.h"

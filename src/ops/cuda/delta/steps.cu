@@ -6,7 +6,7 @@
 // waited for each other. Bound: for one row the bytes of S, read and written once, of which five
 // blocks have 160 KiB in flight on a multiprocessor; for many rows the chain of 2 * 128 additions a
 // row. Tile: kDeltaColumns columns of a head of a sequence. Thread rule: enqueue only.
-#include "ops/cuda/common_launch.cuh"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/delta/chunks.cuh"
 #include "ops/cuda/delta/delta_rule.cuh"
 #include "ops/cuda/delta/delta_rule.h"

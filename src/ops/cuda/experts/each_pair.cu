@@ -6,8 +6,8 @@
 // on other rows. Thread rule: enqueue only.
 #include <algorithm>
 
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/experts/experts.h"
 #include "ops/cuda/experts/write_sum.cuh"
 #include "ops/cuda/matmul/coded_rows.cuh"

@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 
 namespace sluice::cuda {

@@ -5,7 +5,7 @@
 // those of a scale, is multiplied by the scale in f32 and added to those before. Each product loses
 // some 3 us at its start and end, while nothing is read (docs/kernels/cuda_ops.md). Thread rule:
 // enqueue only.
-#include "ops/cuda/common_launch.cuh"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/e4m3.cuh"
 #include "ops/cuda/matmul/convert.h"
 #include "ops/cuda/matmul/e4m3.h"

@@ -127,7 +127,7 @@ void CudaOps::pack_weight(Stream& on, const PackWeightArgs& args) const {
       matmul_state(stream).converted();
       pack_scales(handle, args, matmul_state(stream));
     }
-    // Products read weights before earlier kernels are done (common_launch.cuh).
+    // Products read weights before earlier kernels are done (early_launch.cuh).
     if (dtype == DType::kF32 || dtype == DType::kF16)
       check_cuda(cudaStreamSynchronize(handle), "cudaStreamSynchronize");
   });

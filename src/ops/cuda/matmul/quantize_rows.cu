@@ -2,8 +2,8 @@
 // have a group of 128 columns, and a block has a row where a row has one scale.
 #include <cuda_fp8.h>
 
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/matmul/quantize_rows.h"
 
 namespace sluice::cuda {

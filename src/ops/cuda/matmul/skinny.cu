@@ -12,8 +12,8 @@
 // alike, so nothing passes through shared memory. Lane 4 g + t has columns 8 t to 8 t + 7 of a
 // group of 32; pairs 0 and 1 of them are a fragment's two k-pairs in a first product, pairs 2 and 3
 // in a second.
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/matmul/skinny_parts.cuh"
 
 namespace sluice::cuda {
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, (kLeastBlocks<kTiles, kW
                      .rows_to_second_half = kGated ? call.gated - kRows : 0};
   float sums[kTiles][4] = {};
   WeightRound<kTiles, kWarps> round;
-  // A weight is no kernel's output (common_launch.cuh), so its first pieces are on their way before
+  // A weight is no kernel's output (early_launch.cuh), so its first pieces are on their way before
   // x exists.
   round.load(call, lane, lane.first_column);
   // After the loads, so that the next kernel's loads of its weight start while this one waits for

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "ops/cuda/common_launch.cuh"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/matmul/skinny_parts.cuh"
 
 namespace sluice::cuda {

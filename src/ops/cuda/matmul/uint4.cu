@@ -5,7 +5,7 @@
 // each 128 columns: four words of eight columns, one in each 32. Where groups are multiples of 128
 // columns, a sum over these has one scale, else each 32 columns have theirs. Thread rule: enqueue
 // only.
-#include "ops/cuda/common_launch.cuh"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/matmul/convert.h"
 #include "ops/cuda/matmul/skinny_ring.cuh"
 #include "ops/cuda/matmul/uint4.h"

@@ -4,8 +4,8 @@
 // of the rate of a device-to-device copy with many bounds, less with few
 // (docs/kernels/cuda_attention.md). Thread rule: enqueue only.
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/e4m3.cuh"
 

@@ -11,9 +11,9 @@
 
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/cluster_blocks.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/pages/page_threshold.cuh"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/rows/copy_rows.h"
 #include "ops/cuda/rows/silu.cuh"

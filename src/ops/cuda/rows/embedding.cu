@@ -2,8 +2,8 @@
 // (ops/cuda/matmul/matmul.cc), so an embedding is the copy of a row. Thread rule: enqueue only.
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/rows/copy_rows.h"
 

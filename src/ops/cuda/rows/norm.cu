@@ -4,8 +4,8 @@
 // Tile: one row per 32 to 512 threads, up to 4 vectors of 16 bytes a thread. Share: 90 to 96 % of a
 // device-to-device copy with many rows (docs/kernels/cuda_ops.md). Thread rule: enqueue only.
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/rows/norm_row.cuh"
 
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
   auto* residual = reinterpret_cast<Bf16x8*>(call.residual) + offset;
 
   let_next_kernel_start();
-  // All loads first, the weight's even before x exists (common_launch.cuh).
+  // All loads first, the weight's even before x exists (early_launch.cuh).
   const auto* weight_vectors = reinterpret_cast<const Bf16x8*>(call.weight);
   Bf16x8 weights[kNormVectors] = {};
 #pragma unroll

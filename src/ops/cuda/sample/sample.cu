@@ -22,7 +22,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
-#include "ops/cuda/common_launch.cuh"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/sample/changes.cuh"
 #include "ops/cuda/sample/draw.cuh"

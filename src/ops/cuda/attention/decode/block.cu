@@ -11,10 +11,10 @@
 // tokens of KV on, 75 to 85 % at 32K (docs/kernels/cuda_attention.md).
 #include <algorithm>
 
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/attention/decode/block.cuh"
 #include "ops/cuda/attention/decode/kernels.h"
 #include "ops/cuda/attention/decode/strip_wide.cuh"
-#include "ops/cuda/common_launch.cuh"
 
 namespace sluice::cuda {
 namespace {

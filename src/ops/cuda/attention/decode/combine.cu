@@ -11,9 +11,9 @@
 // docs/kernels/cuda_attention.md.
 #include <algorithm>
 
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/attention/decode/fold.cuh"
 #include "ops/cuda/attention/decode/kernels.h"
-#include "ops/cuda/common_launch.cuh"
 
 namespace sluice::cuda {
 namespace {

@@ -4,9 +4,9 @@
 // Bound: latency, since each score is a sum over the lanes of a warp; simple rather than fast.
 // Tile: a warp computes one window of one query head; a lane owns channels lane, lane + 32, and so
 // on.
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/attention/decode/kernels.h"
 #include "ops/cuda/attention/decode/window.cuh"
-#include "ops/cuda/common_launch.cuh"
 
 namespace sluice::cuda {
 namespace {

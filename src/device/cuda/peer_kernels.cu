@@ -1,0 +1,335 @@
+// Sums and gathers over memory of several GPUs. Thread rule: enqueue only.
+//
+// A kernel waits for the same kernel on the other GPUs. That ends: each block waits for the block
+// of its own index alone, blocks begin in the order of their indices, and all that a GPU runs
+// before is finite. A wait that takes longer than the group's time limit, or during which the host
+// sees a rank fail, is reported instead.
+#include <algorithm>
+
+#include <cuda/atomic>
+#include <cuda_bf16.h>
+
+#include "core/error.h"
+#include "device/cuda/cuda_report.cuh"
+#include "device/cuda/early_launch.cuh"
+#include "device/cuda/peer_kernels.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+// Between looks at the clock and at the host's word, whose read takes about 1 us.
+constexpr int kSpinsAtOnce = 1024;
+
+struct SumCall {
+  Peers peers;
+  CudaReport report;
+  int64_t count;  // of elements
+};
+
+struct GatherKernelCall {
+  Peers peers;
+  CudaReport report;
+  GatherCall gather;
+};
+
+// ---- Waits
+// ---------------------------------------------------------------------------------------
+
+__device__ uint64_t now_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// The wait of a thread for rank `other`, from its first look that found nothing.
+class PeerWait {
+ public:
+  __device__ PeerWait(const Peers& peers, const CudaReport& report)
+      : peers_(peers), report_(report) {}
+
+  // Called after each look that found nothing: whether the wait has ended without success.
+  __device__ bool gives_up(int32_t other) {
+    if (num_looks_++ % kSpinsAtOnce != 0) return false;
+    volatile uint32_t* failed = &peers_.memory[peers_.rank]->has_failed;
+    if (*failed != 0) return true;
+    const uint64_t now = now_ns();
+    if (begin_ns_ == 0) begin_ns_ = now;
+    const bool is_late = now - begin_ns_ > peers_.time_limit_ns;
+    if (!is_late && *static_cast<const volatile uint32_t*>(peers_.group_has_failed) == 0) {
+      return false;
+    }
+    fail_row(report_, other);
+    *failed = 1;
+    return true;
+  }
+
+ private:
+  const Peers& peers_;
+  const CudaReport& report_;
+  uint64_t begin_ns_ = 0;
+  uint32_t num_looks_ = 0;
+};
+
+// Ends when this block has met the blocks of its index on all ranks: what any of them wrote before
+// can then be read by all.
+__device__ void meet(const Peers& peers, const CudaReport& report, uint32_t number) {
+  using Flag = ::cuda::atomic_ref<uint32_t, ::cuda::thread_scope_system>;
+  __syncthreads();
+  const auto other = static_cast<int32_t>(threadIdx.x);
+  if (other < peers.num_ranks && other != peers.rank) {
+    __threadfence_system();
+    Flag(peers.memory[other]->arrived[peers.rank][blockIdx.x])
+        .store(number, ::cuda::memory_order_release);
+    const Flag arrived(peers.memory[peers.rank]->arrived[other][blockIdx.x]);
+    PeerWait wait(peers, report);
+    while (static_cast<int32_t>(arrived.load(::cuda::memory_order_acquire) - number) < 0) {
+      if (wait.gives_up(other)) break;
+    }
+  }
+  __syncthreads();
+}
+
+// ---- Memory of other GPUs
+// --------------------------------------------------------------------------
+
+// Loads and stores that no cache of this GPU answers or keeps. "volatile" alone orders them as the
+// program does.
+__device__ uint4 load_far(const uint4* at) {
+  uint4 v;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(at)
+               : "memory");
+  return v;
+}
+
+__device__ void store_far(uint4* at, const uint4& v) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+__device__ uint16_t load_far(const uint16_t* at) {
+  uint16_t v;
+  asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(v) : "l"(at) : "memory");
+  return v;
+}
+
+__device__ void store_far(uint16_t* at, uint16_t v) {
+  asm volatile("st.relaxed.sys.global.u16 [%0], %1;" ::"l"(at), "h"(v) : "memory");
+}
+
+__device__ float2 as_floats(uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
+// sums += parts, for pairs of bf16.
+__device__ void add(float2& sums, uint32_t pair) {
+  const float2 part = as_floats(pair);
+  sums.x += part.x;
+  sums.y += part.y;
+}
+
+__device__ uint32_t rounded(const float2& sums) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(sums.x, sums.y);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// ---- Small sums
+// ------------------------------------------------------------------------------------
+
+// Line `index` of a message: four elements, of the last one fewer. What is behind the end is zero.
+__device__ uint2 load_line(const uint16_t* x, int64_t index, int64_t count) {
+  if (index * 4 + 4 <= count) return reinterpret_cast<const uint2*>(x)[index];
+  uint32_t words[2] = {0, 0};
+  for (int64_t i = index * 4; i < count; ++i) {
+    words[i % 4 / 2] |= static_cast<uint32_t>(x[i]) << (16 * (i % 2));
+  }
+  return {words[0], words[1]};
+}
+
+__device__ void store_line(uint16_t* x, int64_t index, int64_t count, const uint2& line) {
+  if (index * 4 + 4 <= count) {
+    reinterpret_cast<uint2*>(x)[index] = line;
+    return;
+  }
+  for (int64_t i = index * 4; i < count; ++i) {
+    x[i] = static_cast<uint16_t>((i % 4 < 2 ? line.x : line.y) >> (16 * (i % 2)));
+  }
+}
+
+// The bytes of a line once it has `number`; zeros if the wait ends without it.
+__device__ uint2 await_line(const Line* line, uint32_t number, int32_t other, PeerWait& wait) {
+  const auto* at = reinterpret_cast<const uint4*>(line);
+  uint4 seen = load_far(at);
+  while (seen.y != number || seen.w != number) {
+    if (wait.gives_up(other)) return {0, 0};
+    seen = load_far(at);
+  }
+  return {seen.x, seen.z};
+}
+
+// Each rank writes its message to all others and adds what it gets: one way over the link. Lines
+// of messages alternate between two places. A place is written again two messages later; by then
+// this rank has got the message between, so its writer has ended the kernel that read the place.
+// Bound: a few us, of which the link takes about 1; twice the message's bytes. Tile: a line a
+// thread.
+__global__ void __launch_bounds__(kThreads) sum_lines(SumCall call) {
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  const Peers& peers = call.peers;
+  RankMemory& own = *peers.memory[peers.rank];
+  uint16_t* x = peers.sums[peers.rank];
+  const uint32_t number = own.num_messages[blockIdx.x] + 1;
+  const uint32_t turn = number % 2;
+  const int64_t num_lines = (call.count + 3) / 4;
+  const int64_t step = int64_t{kLineBlocks} * kThreads;
+  // Neighbouring blocks take neighbouring warps, so that a short message uses all of them.
+  const int64_t begin = (threadIdx.x / 32 * kLineBlocks + blockIdx.x) * 32 + threadIdx.x % 32;
+  for (int64_t index = begin; index < num_lines; index += step) {
+    const uint2 bytes = load_line(x, index, call.count);
+    const uint4 line = {bytes.x, number, bytes.y, number};
+    for (int32_t other = 0; other < peers.num_ranks; ++other) {
+      if (other == peers.rank) continue;
+      store_far(reinterpret_cast<uint4*>(&peers.memory[other]->lines[turn][peers.rank][index]),
+                line);
+    }
+  }
+  PeerWait wait(peers, call.report);
+  for (int64_t index = begin; index < num_lines; index += step) {
+    float2 low = {0, 0}, high = {0, 0};
+    for (int32_t rank = 0; rank < peers.num_ranks; ++rank) {
+      const uint2 part = rank == peers.rank
+                             ? load_line(x, index, call.count)
+                             : await_line(&own.lines[turn][rank][index], number, rank, wait);
+      if (rank == 0) {
+        low = as_floats(part.x);
+        high = as_floats(part.y);
+      } else {
+        add(low, part.x);
+        add(high, part.y);
+      }
+    }
+    store_line(x, index, call.count, {rounded(low), rounded(high)});
+  }
+  __syncthreads();  // all threads have read the count
+  if (threadIdx.x == 0) own.num_messages[blockIdx.x] = number;
+}
+
+// ---- Large sums
+// ------------------------------------------------------------------------------------
+
+// Vectors of eight elements, kAtOnce of them in flight.
+constexpr int kAtOnce = 2;
+
+__device__ void sum_vectors(const Peers& peers, int64_t first, int64_t stride, int64_t end) {
+  uint4 parts[kAtOnce][kMaxRanks];
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    const int64_t index = min(first + i * stride, end - 1);
+#pragma unroll
+    for (int32_t rank = 0; rank < kMaxRanks; ++rank) {
+      if (rank >= peers.num_ranks) break;
+      parts[i][rank] = load_far(reinterpret_cast<const uint4*>(peers.sums[rank]) + index);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    const int64_t index = first + i * stride;
+    if (index >= end) break;
+    const uint4& part = parts[i][0];
+    float2 sums[4] = {as_floats(part.x), as_floats(part.y), as_floats(part.z), as_floats(part.w)};
+#pragma unroll
+    for (int32_t rank = 1; rank < kMaxRanks; ++rank) {
+      if (rank >= peers.num_ranks) break;
+      add(sums[0], parts[i][rank].x);
+      add(sums[1], parts[i][rank].y);
+      add(sums[2], parts[i][rank].z);
+      add(sums[3], parts[i][rank].w);
+    }
+    const uint4 sum = {rounded(sums[0]), rounded(sums[1]), rounded(sums[2]), rounded(sums[3])};
+    for (int32_t rank = 0; rank < peers.num_ranks; ++rank) {
+      store_far(reinterpret_cast<uint4*>(peers.sums[rank]) + index, sum);
+    }
+  }
+}
+
+// The elements after the last whole vector: the last rank's.
+__device__ void sum_tail(const Peers& peers, int64_t count) {
+  const int64_t index = count / 8 * 8 + threadIdx.x;
+  if (blockIdx.x != 0 || peers.rank != peers.num_ranks - 1 || index >= count) return;
+  float sum = 0;
+  for (int32_t rank = 0; rank < peers.num_ranks; ++rank) {
+    const float part =
+        __uint_as_float(static_cast<uint32_t>(load_far(peers.sums[rank] + index)) << 16);
+    sum = rank == 0 ? part : sum + part;
+  }
+  for (int32_t rank = 0; rank < peers.num_ranks; ++rank) {
+    store_far(peers.sums[rank] + index, __bfloat16_as_ushort(__float2bfloat16_rn(sum)));
+  }
+}
+
+// Each rank adds its slice of all messages, where they are, and writes the sum to all ranks.
+// Bound: the link, (n - 1) / n of the message in each direction for the loads and the same for the
+// stores; two meetings. Tile: kAtOnce vectors a thread.
+__global__ void __launch_bounds__(kThreads) sum_slices(SumCall call) {
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  const Peers& peers = call.peers;
+  uint32_t& num_meetings = peers.memory[peers.rank]->num_meetings[blockIdx.x];
+  const uint32_t number = num_meetings;
+  meet(peers, call.report, number + 1);
+  const int64_t num_vectors = call.count / 8;
+  const int64_t slice = (num_vectors + peers.num_ranks - 1) / peers.num_ranks;
+  const int64_t end = min(num_vectors, (peers.rank + 1) * slice);
+  const int64_t stride = int64_t{kMeetBlocks} * kThreads;
+  for (int64_t first = peers.rank * slice + blockIdx.x * kThreads + threadIdx.x; first < end;
+       first += kAtOnce * stride) {
+    sum_vectors(peers, first, stride, end);
+  }
+  sum_tail(peers, call.count);
+  meet(peers, call.report, number + 2);
+  if (threadIdx.x == 0) num_meetings = number + 2;
+}
+
+// ---- Gather
+// ----------------------------------------------------------------------------------------
+
+// Bound: the link of the first rank. The first meeting: that rank has read what was there before.
+__global__ void __launch_bounds__(kThreads) gather_columns(GatherKernelCall call) {
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  const Peers& peers = call.peers;
+  const GatherCall& gather = call.gather;
+  uint32_t& num_meetings = peers.memory[peers.rank]->num_meetings[blockIdx.x];
+  const uint32_t number = num_meetings;
+  meet(peers, call.report, number + 1);
+  const int64_t num_values = gather.num_rows * gather.part_columns;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < num_values;
+       i += int64_t{kMeetBlocks} * kThreads) {
+    const int64_t row = i / gather.part_columns;
+    const int64_t column = i % gather.part_columns;
+    peers.gathered[row * gather.num_columns + gather.first_column + column] = gather.part[i];
+  }
+  meet(peers, call.report, number + 2);
+  if (threadIdx.x == 0) num_meetings = number + 2;
+}
+
+}  // namespace
+
+void sum_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& report,
+                    int64_t count) {
+  const bool is_small = count * static_cast<int64_t>(sizeof(uint16_t)) <= kMaxLineBytes;
+  launch_early(stream, is_small ? sum_lines : sum_slices,
+               {.grid = dim3(is_small ? kLineBlocks : kMeetBlocks), .block = dim3(kThreads)},
+               SumCall{.peers = peers, .report = report, .count = count});
+}
+
+void gather_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& report,
+                       const GatherCall& gather) {
+  launch_early(stream, gather_columns, {.grid = dim3(kMeetBlocks), .block = dim3(kThreads)},
+               GatherKernelCall{.peers = peers, .report = report, .gather = gather});
+}
+
+}  // namespace sluice::cuda
