@@ -73,8 +73,9 @@ std::string TagRules::write(const Json& tag) && {
     root = format(tag["format"], "/format", {});
   } else {
     check_members(tag, "", {"structures", "triggers"});
-    const Texts triggers = texts(tag, "", "triggers");
-    const Json& structures = list(tag, "", "structures");
+    const std::string top;
+    const Texts triggers = texts(tag, top, "triggers");
+    const Json& structures = list(tag, top, "structures");
     Texts tags;
     for (size_t i = 0; i < structures.size(); ++i) {
       const std::string pointer = fmt::format("/structures/{}", i);

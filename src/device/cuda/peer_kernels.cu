@@ -18,8 +18,9 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-// Between looks at the clock and at the host's word, whose read takes about 1 us.
-constexpr int kSpinsAtOnce = 1024;
+// Looks for a peer, of about 0.6 us, between those at the clock and at the host's word. That one's
+// read takes a us of the link that KV crosses, and thousands of threads may wait.
+constexpr uint32_t kLooksAtOnce = 1 << 13;
 
 struct SumCall {
   Peers peers;
@@ -50,7 +51,7 @@ class PeerWait {
 
   // Called after each look that found nothing: whether the wait has ended without success.
   __device__ bool gives_up(int32_t other) {
-    if (num_looks_++ % kSpinsAtOnce != 0) return false;
+    if (++num_looks_ % kLooksAtOnce != 0) return false;
     volatile uint32_t* failed = &peers_.memory[peers_.rank]->has_failed;
     if (*failed != 0) return true;
     const uint64_t now = now_ns();
