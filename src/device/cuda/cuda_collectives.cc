@@ -24,7 +24,8 @@ Word* word_of(const Buffer& buffer) { return reinterpret_cast<Word*>(buffer.data
 CudaCollectives::CudaCollectives(CudaDevice& device, RankGroup& group, int32_t rank)
     : device_(device),
       group_(group),
-      memory_(device.allocate(sizeof(cuda::RankMemory), MemoryKind::kDevice)),
+      memory_(
+          device.allocate(cuda::rank_memory_bytes(group.options().num_ranks), MemoryKind::kDevice)),
       has_failed_(device.allocate(sizeof(Word), MemoryKind::kPinned)) {
   const RankGroup::Options& options = group.options();
   SLUICE_CHECK(options.num_ranks <= cuda::kMaxRanks, "{} ranks", options.num_ranks);
@@ -43,7 +44,7 @@ CudaCollectives::~CudaCollectives() { group_.unwatch(*word_of(has_failed_)); }
 void CudaCollectives::share(const Memory& memory) {
   shared_ = memory;
   const Card own{.ordinal = device_.ordinal(),
-                 .memory = reinterpret_cast<cuda::RankMemory*>(memory_.data()),
+                 .memory = memory_.data(),
                  .sums = reinterpret_cast<uint16_t*>(memory.sums.bytes()),
                  .gathered = memory.gathered.data<float>()};
   constexpr uint32_t kNumber = 1;
@@ -76,7 +77,7 @@ void CudaCollectives::open_memory_of(int32_t rank, const Card& card) {
       check_cuda(status, "cudaDeviceEnablePeerAccess");
     }
   }
-  peers_.memory[rank] = card.memory;
+  set_memory(peers_, rank, card.memory);
   peers_.sums[rank] = card.sums;
   if (rank == 0) peers_.gathered = card.gathered;
 }

@@ -30,7 +30,7 @@ class CudaCollectives final : public Collectives {
   // What a rank tells the others.
   struct Card {
     int32_t ordinal;
-    cuda::RankMemory* memory;
+    std::byte* memory;
     uint16_t* sums;
     float* gathered;
   };
@@ -38,7 +38,7 @@ class CudaCollectives final : public Collectives {
 
   CudaDevice& device_;
   RankGroup& group_;
-  Buffer memory_;      // a cuda::RankMemory
+  Buffer memory_;      // begins with a cuda::RankMemory
   Buffer has_failed_;  // pinned: an atomic word, which the group sets
   Memory shared_;
   cuda::Peers peers_;

@@ -25,7 +25,8 @@ constexpr uint32_t kLooksAtOnce = 1 << 13;
 struct SumCall {
   Peers peers;
   CudaReport report;
-  int64_t count;  // of elements
+  int64_t count;          // of elements
+  int64_t piece_vectors;  // of eight elements, in a place for pieces
 };
 
 struct GatherKernelCall {
@@ -111,6 +112,24 @@ __device__ void store_far(uint4* at, const uint4& v) {
                : "memory");
 }
 
+// A line in two stores, of a word and the number each, which no reader sees in half.
+__device__ void store_line(Line* at, const uint4& line) {
+  const uint64_t number = uint64_t{line.y} << 32;
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(number | line.x),
+               "l"(number | line.z)
+               : "memory");
+}
+
+__device__ uint4 load_line(const Line* at) {
+  uint64_t low, high;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(low), "=l"(high)
+               : "l"(at)
+               : "memory");
+  return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+          static_cast<uint32_t>(high >> 32)};
+}
+
 __device__ uint16_t load_far(const uint16_t* at) {
   uint16_t v;
   asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(v) : "l"(at) : "memory");
@@ -140,8 +159,8 @@ __device__ uint32_t rounded(const float2& sums) {
 // ---- Small sums
 // ------------------------------------------------------------------------------------
 
-// Line `index` of a message: four elements, of the last one fewer. What is behind the end is zero.
-__device__ uint2 load_line(const uint16_t* x, int64_t index, int64_t count) {
+// What line `index` of a message carries: four elements, or fewer and zeros at its end.
+__device__ uint2 load_four(const uint16_t* x, int64_t index, int64_t count) {
   if (index * 4 + 4 <= count) return reinterpret_cast<const uint2*>(x)[index];
   uint32_t words[2] = {0, 0};
   for (int64_t i = index * 4; i < count; ++i) {
@@ -150,7 +169,7 @@ __device__ uint2 load_line(const uint16_t* x, int64_t index, int64_t count) {
   return {words[0], words[1]};
 }
 
-__device__ void store_line(uint16_t* x, int64_t index, int64_t count, const uint2& line) {
+__device__ void store_four(uint16_t* x, int64_t index, int64_t count, const uint2& line) {
   if (index * 4 + 4 <= count) {
     reinterpret_cast<uint2*>(x)[index] = line;
     return;
@@ -162,11 +181,10 @@ __device__ void store_line(uint16_t* x, int64_t index, int64_t count, const uint
 
 // The bytes of a line once it has `number`; zeros if the wait ends without it.
 __device__ uint2 await_line(const Line* line, uint32_t number, int32_t other, PeerWait& wait) {
-  const auto* at = reinterpret_cast<const uint4*>(line);
-  uint4 seen = load_far(at);
+  uint4 seen = load_line(line);
   while (seen.y != number || seen.w != number) {
     if (wait.gives_up(other)) return {0, 0};
-    seen = load_far(at);
+    seen = load_line(line);
   }
   return {seen.x, seen.z};
 }
@@ -182,28 +200,29 @@ __global__ void __launch_bounds__(kThreads) sum_lines(SumCall call) {
   const Peers& peers = call.peers;
   RankMemory& own = *peers.memory[peers.rank];
   uint16_t* x = peers.sums[peers.rank];
-  const uint32_t number = own.num_messages[blockIdx.x] + 1;
-  const uint32_t turn = number % 2;
+  const uint32_t number = own.num_line_sums[blockIdx.x] + 1;
+  const int64_t places = int64_t{number % 2} * peers.num_ranks;
   const int64_t num_lines = (call.count + 3) / 4;
   const int64_t step = int64_t{kLineBlocks} * kThreads;
   // Neighbouring blocks take neighbouring warps, so that a short message uses all of them.
   const int64_t begin = (threadIdx.x / 32 * kLineBlocks + blockIdx.x) * 32 + threadIdx.x % 32;
   for (int64_t index = begin; index < num_lines; index += step) {
-    const uint2 bytes = load_line(x, index, call.count);
+    const uint2 bytes = load_four(x, index, call.count);
     const uint4 line = {bytes.x, number, bytes.y, number};
     for (int32_t other = 0; other < peers.num_ranks; ++other) {
       if (other == peers.rank) continue;
-      store_far(reinterpret_cast<uint4*>(&peers.memory[other]->lines[turn][peers.rank][index]),
-                line);
+      Line* place = peers.lines[other] + (places + peers.rank) * kMaxLines;
+      store_line(place + index, line);
     }
   }
+  const Line* mine = peers.lines[peers.rank];
   PeerWait wait(peers, call.report);
   for (int64_t index = begin; index < num_lines; index += step) {
     float2 low = {0, 0}, high = {0, 0};
     for (int32_t rank = 0; rank < peers.num_ranks; ++rank) {
-      const uint2 part = rank == peers.rank
-                             ? load_line(x, index, call.count)
-                             : await_line(&own.lines[turn][rank][index], number, rank, wait);
+      const uint2 part = rank == peers.rank ? load_four(x, index, call.count)
+                                            : await_line(mine + (places + rank) * kMaxLines + index,
+                                                         number, rank, wait);
       if (rank == 0) {
         low = as_floats(part.x);
         high = as_floats(part.y);
@@ -212,10 +231,70 @@ __global__ void __launch_bounds__(kThreads) sum_lines(SumCall call) {
         add(high, part.y);
       }
     }
-    store_line(x, index, call.count, {rounded(low), rounded(high)});
+    store_four(x, index, call.count, {rounded(low), rounded(high)});
   }
   __syncthreads();  // all threads have read the count
-  if (threadIdx.x == 0) own.num_messages[blockIdx.x] = number;
+  if (threadIdx.x == 0) own.num_line_sums[blockIdx.x] = number;
+}
+
+// ---- Middle sums
+// -----------------------------------------------------------------------------------
+
+__device__ void add(float2 (&sums)[4], const uint4& part) {
+  add(sums[0], part.x);
+  add(sums[1], part.y);
+  add(sums[2], part.z);
+  add(sums[3], part.w);
+}
+
+__device__ uint4 rounded(const float2 (&sums)[4]) {
+  return {rounded(sums[0]), rounded(sums[1]), rounded(sums[2]), rounded(sums[3])};
+}
+
+// As sum_lines, with one signal for a block's part of the message. Bound: a meeting, and (n - 1)
+// times the message over the link in each direction. REQUIRES: whole vectors.
+__global__ void __launch_bounds__(kThreads) sum_pieces(SumCall call) {
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  const Peers& peers = call.peers;
+  RankMemory& own = *peers.memory[peers.rank];
+  auto* x = reinterpret_cast<uint4*>(peers.sums[peers.rank]);
+  const uint32_t turn = own.num_piece_sums[blockIdx.x] + 1;
+  const uint32_t number = own.num_meetings[blockIdx.x] + 1;
+  const auto place = [&](int32_t at, int32_t writer) {
+    return reinterpret_cast<uint4*>(peers.pieces[at]) +
+           (int64_t{turn % 2} * peers.num_ranks + writer) * call.piece_vectors;
+  };
+  const int64_t num_vectors = call.count / 8;
+  const int64_t part = (num_vectors + kMeetBlocks - 1) / kMeetBlocks;
+  const int64_t begin = blockIdx.x * part + threadIdx.x;
+  const int64_t end = min(num_vectors, (blockIdx.x + 1) * part);
+  for (int64_t index = begin; index < end; index += kThreads) {
+    const uint4 vector = x[index];
+    for (int32_t other = 0; other < peers.num_ranks; ++other) {
+      if (other != peers.rank) store_far(place(other, peers.rank) + index, vector);
+    }
+  }
+  meet(peers, call.report, number);
+  for (int64_t index = begin; index < end; index += kThreads) {
+    float2 sums[4] = {};
+    for (int32_t rank = 0; rank < peers.num_ranks; ++rank) {
+      const uint4 vector =
+          rank == peers.rank ? x[index] : load_far(place(peers.rank, rank) + index);
+      if (rank == 0) {
+        sums[0] = as_floats(vector.x);
+        sums[1] = as_floats(vector.y);
+        sums[2] = as_floats(vector.z);
+        sums[3] = as_floats(vector.w);
+      } else {
+        add(sums, vector);
+      }
+    }
+    x[index] = rounded(sums);
+  }
+  if (threadIdx.x != 0) return;
+  own.num_piece_sums[blockIdx.x] = turn;
+  own.num_meetings[blockIdx.x] = number;
 }
 
 // ---- Large sums
@@ -244,12 +323,9 @@ __device__ void sum_vectors(const Peers& peers, int64_t first, int64_t stride, i
 #pragma unroll
     for (int32_t rank = 1; rank < kMaxRanks; ++rank) {
       if (rank >= peers.num_ranks) break;
-      add(sums[0], parts[i][rank].x);
-      add(sums[1], parts[i][rank].y);
-      add(sums[2], parts[i][rank].z);
-      add(sums[3], parts[i][rank].w);
+      add(sums, parts[i][rank]);
     }
-    const uint4 sum = {rounded(sums[0]), rounded(sums[1]), rounded(sums[2]), rounded(sums[3])};
+    const uint4 sum = rounded(sums);
     for (int32_t rank = 0; rank < peers.num_ranks; ++rank) {
       store_far(reinterpret_cast<uint4*>(peers.sums[rank]) + index, sum);
     }
@@ -321,10 +397,16 @@ __global__ void __launch_bounds__(kThreads) gather_columns(GatherKernelCall call
 
 void sum_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& report,
                     int64_t count) {
+  const int64_t most = piece_elements(peers.num_ranks);
   const bool is_small = count * static_cast<int64_t>(sizeof(uint16_t)) <= kMaxLineBytes;
-  launch_early(stream, is_small ? sum_lines : sum_slices,
-               {.grid = dim3(is_small ? kLineBlocks : kMeetBlocks), .block = dim3(kThreads)},
-               SumCall{.peers = peers, .report = report, .count = count});
+  const bool is_piece = count <= most && count % 8 == 0;
+  launch_early(
+      stream,
+      is_small   ? sum_lines
+      : is_piece ? sum_pieces
+                 : sum_slices,
+      {.grid = dim3(is_small ? kLineBlocks : kMeetBlocks), .block = dim3(kThreads)},
+      SumCall{.peers = peers, .report = report, .count = count, .piece_vectors = most / 8});
 }
 
 void gather_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& report,

@@ -43,12 +43,12 @@ inline void futex_wake_shared(std::atomic<uint32_t>& word) {
 // follow each other faster than that; a longer spin would waste cores if threads outnumber them.
 inline constexpr int64_t kSpinNs = 20'000;
 
-// Polls `ready()` until it is true, for about kSpinNs; returns its last value. Yields the core
+// Polls `ready()` until it is true, for about `spin_ns`; returns its last value. Yields the core
 // about every microsecond.
 template <typename Ready>
-bool spin_until(const Ready& ready) {
+bool spin_until(const Ready& ready, int64_t spin_ns = kSpinNs) {
   if (ready()) return true;
-  const int64_t deadline_ns = steady_ns() + kSpinNs;
+  const int64_t deadline_ns = steady_ns() + spin_ns;
   do {
     for (int i = 0; i < 32; ++i) {
       _mm_pause();

@@ -7,6 +7,7 @@
 // (device/host/rank_group.h). Thread rule: the engine's thread.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -62,6 +63,8 @@ class RankThreads {
     std::mutex mutex;  // protects what follows
     std::condition_variable changed;
     std::deque<std::shared_ptr<const StepMessage>> inbox;
+    std::atomic<bool> has_news = false;  // of the inbox, to be polled without the mutex
+    int64_t spin_ns = 0;                 // before it sleeps
     bool is_ready = false;
     bool is_closed = false;
     bool has_stopped = false;  // it enqueues no more, and its work is done
