@@ -1,137 +1,26 @@
 // Sums over ranks: the bits follow from the ranks' numbers alone, and a rank that fails or stays
 // away ends the wait of the others.
-#include "device/collectives.h"
-
 #include <algorithm>
-#include <barrier>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "device/device.h"
-#include "device/host/rank_group.h"
+#include "device/collectives.h"
 #include "io/expect_error.h"
-#include "support/hooked_device.h"
-#include "support/test_device.h"
+#include "support/rank_run.h"
 
 namespace sluice {
 namespace {
 
-// Ranks that the devices under test can have: each has a GPU of its own.
-bool can_have(int32_t num_ranks) {
-  if (testing::testing_cpu()) return true;
-  try {
-    return !gpu_id(device_of_rank(testing::test_device_spec(), num_ranks - 1)).empty();
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-class CollectivesTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!can_have(2)) GTEST_SKIP() << "skipped: no second GPU";
-  }
-};
-
-struct Sizes {
-  int64_t num_sums = 1;
-  int64_t num_gathered = 1;
-};
-
-// What a rank's thread has. Streams are late at random.
-class Member {
- public:
-  Member(RankGroup& group, int32_t rank, const Sizes& sizes)
-      : rank_(rank),
-        device_(testing::make_hooked_device(device_of_rank(testing::test_device_spec(), rank),
-                                            {.num_threads = 1},
-                                            {.schedule_seed = static_cast<uint64_t>(rank) + 1})),
-        sums_(device_->allocate(static_cast<size_t>(sizes.num_sums) * 2, MemoryKind::kDevice)),
-        gathered_(
-            device_->allocate(static_cast<size_t>(sizes.num_gathered) * 4, MemoryKind::kDevice)),
-        collectives_(make_collectives(*device_, group, rank)),
-        stream_(device_->make_stream({.name = "compute"})) {
-    collectives_->share(
-        {.sums = numbers(sizes.num_sums),
-         .gathered = TensorView(gathered_.data(), DType::kF32, {sizes.num_gathered})});
-  }
-
-  int32_t rank() const { return rank_; }
-  Device& device() { return *device_; }
-  Stream& stream() { return *stream_; }
-  Collectives& collectives() { return *collectives_; }
-  TensorView numbers(int64_t count) { return {sums_.data(), DType::kBF16, {count}}; }
-  TensorView gathered(int64_t num_rows, int64_t num_columns) {
-    return {gathered_.data(), DType::kF32, {num_rows, num_columns}};
-  }
-
-  template <typename T>
-  void upload(std::byte* dst, const std::vector<T>& values) {
-    stream_->copy({.dst = dst,
-                   .src = reinterpret_cast<const std::byte*>(values.data()),
-                   .num_bytes = values.size() * sizeof(T)});
-    stream_->synchronize();
-  }
-  template <typename T>
-  std::vector<T> download(const std::byte* src, int64_t count) {
-    std::vector<T> values(static_cast<size_t>(count));
-    stream_->copy({.dst = reinterpret_cast<std::byte*>(values.data()),
-                   .src = src,
-                   .num_bytes = values.size() * sizeof(T)});
-    stream_->synchronize();
-    return values;
-  }
-
- private:
-  const int32_t rank_;
-  std::unique_ptr<Device> device_;
-  Buffer sums_;
-  Buffer gathered_;
-  std::unique_ptr<Collectives> collectives_;
-  std::unique_ptr<Stream> stream_;
-};
-
-// A group of ranks that are threads.
-class Group {
- public:
-  explicit Group(int32_t num_ranks, int64_t time_limit_ns = 60'000'000'000)
-      : options_{.num_ranks = num_ranks, .slot_bytes = 512, .time_limit_ns = time_limit_ns},
-        memory_(RankGroup::memory_bytes(options_) / sizeof(Line) + 1),
-        group_(std::as_writable_bytes(std::span(memory_)), options_) {}
-
-  RankGroup& group() { return group_; }
-
-  // Calls fn(member) on a thread for each rank. All keep their memory until all are done.
-  template <typename Fn>
-  void run(const Sizes& sizes, Fn fn) {
-    std::barrier done(options_.num_ranks);
-    std::vector<std::thread> threads;
-    for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        Member member(group_, rank, sizes);
-        fn(member);
-        done.arrive_and_wait();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
- private:
-  struct alignas(64) Line {
-    std::byte bytes[64] = {};
-  };
-  const RankGroup::Options options_;
-  std::vector<Line> memory_;
-  RankGroup group_;
-};
+using testing::can_have;
+using testing::RankMember;
+using testing::RankRun;
+using CollectivesTest = testing::RanksTest;
 
 std::vector<uint16_t> random_numbers(int64_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -154,7 +43,7 @@ std::vector<uint16_t> expected_sum(const std::vector<std::vector<uint16_t>>& par
 }
 
 // A rank's part of six sums of `count` numbers; the second half is replayed from a graph.
-void check_sums(Member& member, int32_t num_ranks, int64_t count) {
+void check_sums(RankMember& member, int32_t num_ranks, int64_t count) {
   const TensorView x = member.numbers(count);
   // GPUs: what is done once for a kernel is done outside of the capture.
   member.stream().fill(x.bytes(), x.num_bytes(), 0);
@@ -180,12 +69,12 @@ void check_sums(Member& member, int32_t num_ranks, int64_t count) {
 TEST_F(CollectivesTest, SumsAreThoseOfRanksInOrder) {
   for (const int32_t num_ranks : {1, 2, 3, 4}) {
     if (!can_have(num_ranks)) continue;
-    Group group(num_ranks);
+    RankRun group(num_ranks);
     std::vector<int64_t> counts = {1, 100, 256, 257, 1000};
     if (!testing::testing_cpu())
       counts.insert(counts.end(), {65'536, 200'003, 999'992, 1'000'004, 12, 3'000'000, 1'999'992});
     const int64_t most = *std::max_element(counts.begin(), counts.end());
-    group.run({.num_sums = most}, [&](Member& member) {
+    group.run({.num_sums = most}, [&](RankMember& member) {
       for (const int64_t count : counts) check_sums(member, num_ranks, count);
     });
   }
@@ -196,7 +85,7 @@ struct Shape {
   int64_t num_rows, num_columns, width;
 };
 
-void check_gather(Member& member, const Shape& shape) {
+void check_gather(RankMember& member, const Shape& shape) {
   const int64_t begin = std::min(member.rank() * shape.width, shape.num_columns);
   const int64_t own = std::min(shape.width, shape.num_columns - begin);
   std::vector<float> part(static_cast<size_t>(shape.num_rows * own));
@@ -230,18 +119,18 @@ TEST_F(CollectivesTest, TheFirstRankGathersColumns) {
   for (const Shape& shape :
        {Shape{2, 3, 64, 32}, Shape{3, 40, 70, 32}, Shape{4, 2, 64, 32}, Shape{2, 3, 700, 350}}) {
     if (!can_have(shape.num_ranks)) continue;
-    Group group(shape.num_ranks);
+    RankRun group(shape.num_ranks);
     group.run({.num_gathered = shape.num_rows * shape.num_columns},
-              [&](Member& member) { check_gather(member, shape); });
+              [&](RankMember& member) { check_gather(member, shape); });
   }
 }
 
 // All ranks but the last one wait in a sum, for which that one does `instead`. A GPU's error names
 // one rank that it waited for, and the group the rank that failed.
 template <typename Fn>
-void expect_failure(Group& group, int32_t num_ranks, const std::vector<std::string>& words,
+void expect_failure(RankRun& group, int32_t num_ranks, const std::vector<std::string>& words,
                     Fn instead) {
-  group.run({.num_sums = 256}, [&](Member& member) {
+  group.run({.num_sums = 256}, [&](RankMember& member) {
     if (member.rank() == num_ranks - 1) return instead();
     const TensorView x = member.numbers(256);
     member.stream().fill(x.bytes(), x.num_bytes(), 0);
@@ -257,14 +146,14 @@ int32_t most_ranks() { return can_have(3) ? 3 : 2; }
 
 TEST_F(CollectivesTest, ARankThatStaysAwayIsNamed) {
   const int32_t num_ranks = most_ranks();
-  Group group(num_ranks, 2'000'000'000);
+  RankRun group(num_ranks, 2'000'000'000);
   const std::string last = "rank " + std::to_string(num_ranks - 1);
   expect_failure(group, num_ranks, {last + " of ", "did not come"}, [] {});
 }
 
 TEST_F(CollectivesTest, ARankThatFailsIsNamed) {
   const int32_t num_ranks = most_ranks();
-  Group group(num_ranks);
+  RankRun group(num_ranks);
   const std::string last = "rank " + std::to_string(num_ranks - 1);
   expect_failure(group, num_ranks, {last + " of ", "its card is gone"},
                  [&] { group.group().fail(num_ranks - 1, "its card is gone"); });

@@ -13,14 +13,12 @@
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/early_launch.cuh"
 #include "device/cuda/peer_kernels.h"
+#include "device/cuda/peer_lines.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-// Looks for a peer, of about 0.6 us, between those at the clock and at the host's word. That one's
-// read takes a us of the link that KV crosses, and thousands of threads may wait.
-constexpr uint32_t kLooksAtOnce = 1 << 13;
 
 struct SumCall {
   Peers peers;
@@ -33,44 +31,6 @@ struct GatherKernelCall {
   Peers peers;
   CudaReport report;
   GatherCall gather;
-};
-
-// ---- Waits
-// ---------------------------------------------------------------------------------------
-
-__device__ uint64_t now_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
-
-// The wait of a thread for rank `other`, from its first look that found nothing.
-class PeerWait {
- public:
-  __device__ PeerWait(const Peers& peers, const CudaReport& report)
-      : peers_(peers), report_(report) {}
-
-  // Called after each look that found nothing: whether the wait has ended without success.
-  __device__ bool gives_up(int32_t other) {
-    if (++num_looks_ % kLooksAtOnce != 0) return false;
-    volatile uint32_t* failed = &peers_.memory[peers_.rank]->has_failed;
-    if (*failed != 0) return true;
-    const uint64_t now = now_ns();
-    if (begin_ns_ == 0) begin_ns_ = now;
-    const bool is_late = now - begin_ns_ > peers_.time_limit_ns;
-    if (!is_late && *static_cast<const volatile uint32_t*>(peers_.group_has_failed) == 0) {
-      return false;
-    }
-    fail_row(report_, other);
-    *failed = 1;
-    return true;
-  }
-
- private:
-  const Peers& peers_;
-  const CudaReport& report_;
-  uint64_t begin_ns_ = 0;
-  uint32_t num_looks_ = 0;
 };
 
 // Ends when this block has met the blocks of its index on all ranks: what any of them wrote before
@@ -92,8 +52,7 @@ __device__ void meet(const Peers& peers, const CudaReport& report, uint32_t numb
   __syncthreads();
 }
 
-// ---- Memory of other GPUs
-// --------------------------------------------------------------------------
+// ---- Memory of other GPUs ----------------------------------------------------------------------
 
 // Loads and stores that no cache of this GPU answers or keeps. "volatile" alone orders them as the
 // program does.
@@ -112,24 +71,6 @@ __device__ void store_far(uint4* at, const uint4& v) {
                : "memory");
 }
 
-// A line in two stores, of a word and the number each, which no reader sees in half.
-__device__ void store_line(Line* at, const uint4& line) {
-  const uint64_t number = uint64_t{line.y} << 32;
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(number | line.x),
-               "l"(number | line.z)
-               : "memory");
-}
-
-__device__ uint4 load_line(const Line* at) {
-  uint64_t low, high;
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(low), "=l"(high)
-               : "l"(at)
-               : "memory");
-  return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
-          static_cast<uint32_t>(high >> 32)};
-}
-
 __device__ uint16_t load_far(const uint16_t* at) {
   uint16_t v;
   asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(v) : "l"(at) : "memory");
@@ -140,24 +81,7 @@ __device__ void store_far(uint16_t* at, uint16_t v) {
   asm volatile("st.relaxed.sys.global.u16 [%0], %1;" ::"l"(at), "h"(v) : "memory");
 }
 
-__device__ float2 as_floats(uint32_t pair) {
-  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-}
-
-// sums += parts, for pairs of bf16.
-__device__ void add(float2& sums, uint32_t pair) {
-  const float2 part = as_floats(pair);
-  sums.x += part.x;
-  sums.y += part.y;
-}
-
-__device__ uint32_t rounded(const float2& sums) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(sums.x, sums.y);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-// ---- Small sums
-// ------------------------------------------------------------------------------------
+// ---- Small sums --------------------------------------------------------------------------------
 
 // What line `index` of a message carries: four elements, or fewer and zeros at its end.
 __device__ uint2 load_four(const uint16_t* x, int64_t index, int64_t count) {
@@ -179,80 +103,43 @@ __device__ void store_four(uint16_t* x, int64_t index, int64_t count, const uint
   }
 }
 
-// The bytes of a line once it has `number`; zeros if the wait ends without it.
-__device__ uint2 await_line(const Line* line, uint32_t number, int32_t other, PeerWait& wait) {
-  uint4 seen = load_line(line);
-  while (seen.y != number || seen.w != number) {
-    if (wait.gives_up(other)) return {0, 0};
-    seen = load_line(line);
-  }
-  return {seen.x, seen.z};
-}
-
-// Each rank writes its message to all others and adds what it gets: one way over the link. Lines
-// of messages alternate between two places. A place is written again two messages later; by then
-// this rank has got the message between, so its writer has ended the kernel that read the place.
 // Bound: a few us, of which the link takes about 1; twice the message's bytes. Tile: a line a
 // thread.
 __global__ void __launch_bounds__(kThreads) sum_lines(SumCall call) {
   let_next_kernel_start();
   wait_for_earlier_work();
-  const Peers& peers = call.peers;
-  RankMemory& own = *peers.memory[peers.rank];
-  uint16_t* x = peers.sums[peers.rank];
-  const uint32_t number = own.num_line_sums[blockIdx.x] + 1;
-  const int64_t places = int64_t{number % 2} * peers.num_ranks;
+  uint16_t* x = call.peers.sums[call.peers.rank];
+  LineSum lines(call.peers, call.report);
   const int64_t num_lines = (call.count + 3) / 4;
   const int64_t step = int64_t{kLineBlocks} * kThreads;
   // Neighbouring blocks take neighbouring warps, so that a short message uses all of them.
   const int64_t begin = (threadIdx.x / 32 * kLineBlocks + blockIdx.x) * 32 + threadIdx.x % 32;
   for (int64_t index = begin; index < num_lines; index += step) {
-    const uint2 bytes = load_four(x, index, call.count);
-    const uint4 line = {bytes.x, number, bytes.y, number};
-    for (int32_t other = 0; other < peers.num_ranks; ++other) {
-      if (other == peers.rank) continue;
-      Line* place = peers.lines[other] + (places + peers.rank) * kMaxLines;
-      store_line(place + index, line);
-    }
+    lines.send(index, load_four(x, index, call.count));
   }
-  const Line* mine = peers.lines[peers.rank];
-  PeerWait wait(peers, call.report);
   for (int64_t index = begin; index < num_lines; index += step) {
-    float2 low = {0, 0}, high = {0, 0};
-    for (int32_t rank = 0; rank < peers.num_ranks; ++rank) {
-      const uint2 part = rank == peers.rank ? load_four(x, index, call.count)
-                                            : await_line(mine + (places + rank) * kMaxLines + index,
-                                                         number, rank, wait);
-      if (rank == 0) {
-        low = as_floats(part.x);
-        high = as_floats(part.y);
-      } else {
-        add(low, part.x);
-        add(high, part.y);
-      }
-    }
-    store_four(x, index, call.count, {rounded(low), rounded(high)});
+    store_four(x, index, call.count, lines.sum(index, load_four(x, index, call.count)));
   }
-  __syncthreads();  // all threads have read the count
-  if (threadIdx.x == 0) own.num_line_sums[blockIdx.x] = number;
+  __syncthreads();
+  lines.finish();
 }
 
-// ---- Middle sums
-// -----------------------------------------------------------------------------------
+// ---- Middle sums -------------------------------------------------------------------------------
 
 __device__ void add(float2 (&sums)[4], const uint4& part) {
-  add(sums[0], part.x);
-  add(sums[1], part.y);
-  add(sums[2], part.z);
-  add(sums[3], part.w);
+  add_pair(sums[0], part.x);
+  add_pair(sums[1], part.y);
+  add_pair(sums[2], part.z);
+  add_pair(sums[3], part.w);
 }
 
 __device__ uint4 rounded(const float2 (&sums)[4]) {
-  return {rounded(sums[0]), rounded(sums[1]), rounded(sums[2]), rounded(sums[3])};
+  return {rounded_pair(sums[0]), rounded_pair(sums[1]), rounded_pair(sums[2]),
+          rounded_pair(sums[3])};
 }
 
-// As sum_lines, with one signal for a block's part of the message. Bound: a meeting, and (n - 1)
-// times the message over the link in each direction. REQUIRES: whole vectors.
+// As lines (peer_lines.cuh), with one signal for a block's part of the message. Bound: a meeting,
+// and (n - 1) times the message over the link in each direction. REQUIRES: whole vectors.
 __global__ void __launch_bounds__(kThreads) sum_pieces(SumCall call) {
   let_next_kernel_start();
   wait_for_earlier_work();
@@ -282,10 +169,10 @@ __global__ void __launch_bounds__(kThreads) sum_pieces(SumCall call) {
       const uint4 vector =
           rank == peers.rank ? x[index] : load_far(place(peers.rank, rank) + index);
       if (rank == 0) {
-        sums[0] = as_floats(vector.x);
-        sums[1] = as_floats(vector.y);
-        sums[2] = as_floats(vector.z);
-        sums[3] = as_floats(vector.w);
+        sums[0] = floats_of_pair(vector.x);
+        sums[1] = floats_of_pair(vector.y);
+        sums[2] = floats_of_pair(vector.z);
+        sums[3] = floats_of_pair(vector.w);
       } else {
         add(sums, vector);
       }
@@ -297,8 +184,7 @@ __global__ void __launch_bounds__(kThreads) sum_pieces(SumCall call) {
   own.num_meetings[blockIdx.x] = number;
 }
 
-// ---- Large sums
-// ------------------------------------------------------------------------------------
+// ---- Large sums --------------------------------------------------------------------------------
 
 // Vectors of eight elements, kAtOnce of them in flight.
 constexpr int kAtOnce = 2;
@@ -319,7 +205,8 @@ __device__ void sum_vectors(const Peers& peers, int64_t first, int64_t stride, i
     const int64_t index = first + i * stride;
     if (index >= end) break;
     const uint4& part = parts[i][0];
-    float2 sums[4] = {as_floats(part.x), as_floats(part.y), as_floats(part.z), as_floats(part.w)};
+    float2 sums[4] = {floats_of_pair(part.x), floats_of_pair(part.y), floats_of_pair(part.z),
+                      floats_of_pair(part.w)};
 #pragma unroll
     for (int32_t rank = 1; rank < kMaxRanks; ++rank) {
       if (rank >= peers.num_ranks) break;
@@ -370,8 +257,18 @@ __global__ void __launch_bounds__(kThreads) sum_slices(SumCall call) {
   if (threadIdx.x == 0) num_meetings = number + 2;
 }
 
-// ---- Gather
-// ----------------------------------------------------------------------------------------
+// ---- Gather ------------------------------------------------------------------------------------
+
+// Columns of `width` floats, the elements `first`, `first` + `step` and so on.
+template <typename T>
+__device__ void send_columns(const T* part, T* all, const GatherCall& gather, int64_t width,
+                             int64_t first, int64_t step) {
+  const int64_t part_columns = gather.part_columns / width;
+  all += gather.first_column / width;
+  for (int64_t i = first; i < gather.num_rows * part_columns; i += step) {
+    all[i / part_columns * (gather.num_columns / width) + i % part_columns] = part[i];
+  }
+}
 
 // Bound: the link of the first rank. The first meeting: that rank has read what was there before.
 __global__ void __launch_bounds__(kThreads) gather_columns(GatherKernelCall call) {
@@ -382,12 +279,13 @@ __global__ void __launch_bounds__(kThreads) gather_columns(GatherKernelCall call
   uint32_t& num_meetings = peers.memory[peers.rank]->num_meetings[blockIdx.x];
   const uint32_t number = num_meetings;
   meet(peers, call.report, number + 1);
-  const int64_t num_values = gather.num_rows * gather.part_columns;
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < num_values;
-       i += int64_t{kMeetBlocks} * kThreads) {
-    const int64_t row = i / gather.part_columns;
-    const int64_t column = i % gather.part_columns;
-    peers.gathered[row * gather.num_columns + gather.first_column + column] = gather.part[i];
+  const int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  const int64_t step = int64_t{kMeetBlocks} * kThreads;
+  if (gather.in_vectors) {
+    send_columns(reinterpret_cast<const float4*>(gather.part),
+                 reinterpret_cast<float4*>(peers.gathered), gather, 4, index, step);
+  } else {
+    send_columns(gather.part, peers.gathered, gather, 1, index, step);
   }
   meet(peers, call.report, number + 2);
   if (threadIdx.x == 0) num_meetings = number + 2;
@@ -410,7 +308,10 @@ void sum_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& re
 }
 
 void gather_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& report,
-                       const GatherCall& gather) {
+                       const GatherCall& call) {
+  GatherCall gather = call;
+  gather.in_vectors =
+      gather.part_columns % 4 == 0 && gather.num_columns % 4 == 0 && gather.first_column % 4 == 0;
   launch_early(stream, gather_columns, {.grid = dim3(kMeetBlocks), .block = dim3(kThreads)},
                GatherKernelCall{.peers = peers, .report = report, .gather = gather});
 }

@@ -88,7 +88,8 @@ struct GatherCall {
   int64_t num_rows;
   int64_t part_columns;
   int64_t num_columns;
-  int64_t first_column;  // rank * width
+  int64_t first_column;     // rank * width
+  bool in_vectors = false;  // of four columns; set by gather_over_peers
 };
 void gather_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& report,
                        const GatherCall& gather);

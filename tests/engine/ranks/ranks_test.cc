@@ -24,6 +24,7 @@
 #include "support/fp8_models.h"
 #include "support/integer_models.h"
 #include "support/loaded_weights.h"
+#include "support/rank_run.h"
 #include "support/run_bits.h"
 #include "support/source_dir.h"
 #include "support/test_device.h"
@@ -47,30 +48,14 @@ using testing::sampled;
 using testing::tiny_options;
 using testing::with_offload;
 
-// Ranks that the devices under test can have: each has a GPU of its own.
-int32_t most_ranks() {
-  if (testing::testing_cpu()) return 4;
-  const auto has_gpu = [](int32_t rank) {
-    try {
-      return !gpu_id(device_of_rank(testing::test_device_spec(), rank)).empty();
-    } catch (const Error&) {
-      return false;
-    }
-  };
-  return has_gpu(3) ? 4 : has_gpu(1) ? 2 : 1;
-}
+int32_t most_ranks() { return testing::can_have(4) ? 4 : testing::can_have(2) ? 2 : 1; }
 
 // Products of experts on GPUs have widths that are multiples of 8.
 bool runs_here(const std::string& model) {
   return testing::testing_cpu() || model.find("experts") == std::string::npos;
 }
 
-class Ranks : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (most_ranks() == 1) GTEST_SKIP() << "skipped: no second GPU";
-  }
-};
+using Ranks = testing::RanksTest;
 using RanksOfFormats = Ranks;
 
 EngineOptions with_ranks(EngineOptions options, int32_t num_ranks) {
