@@ -182,10 +182,9 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
       finish_layer(pass, LayerId(layer), rows);
       if (layer + 1 < pass.num_layers) {
         begin_layer(pass, LayerId(layer + 1), rows);
-      } else if (num_logit_rows(input) > 0 || input.keeps_rows || collectives_ != nullptr) {
-        // Only the sum in `residual` is used; row_logits norms the few rows it needs. Ranks sum
-        // together or not at all, and the first one alone knows whether it keeps rows.
-        norm_delta(pass, rows, weights_.final_norm(), collectives_);
+      } else if (num_logit_rows(input) > 0 || input.keeps_rows) {
+        // Only the sum in `residual` is used; row_logits norms the few rows it needs.
+        norm_delta(pass, rows, weights_.final_norm());
       }
       const double done =
           static_cast<double>(rows.begin + rows.count) / static_cast<double>(num_rows);
@@ -285,7 +284,7 @@ void Decoder::begin_layer(const Pass& pass, LayerId layer, const Rows& rows) {
   if (rows.begin == 0 && kv_layer.valid()) {
     write_target_ = pass.executor.write_target(*pass.input.pass, kv_layer);
   }
-  norm_delta(pass, rows, w.input_norm, layer.value > 0 ? collectives_ : nullptr);
+  norm_delta(pass, rows, w.input_norm);
   const LayerCall call = call_of(pass, layer);
   call.tap("residual", rows.begin, scratch_.residual.rows(rows.begin, rows.count));
   visit_with_weights(spec(layer).mixer, w.mixer, [&](const auto& mixer, const auto& weights) {
@@ -309,25 +308,29 @@ void Decoder::finish_layer(const Pass& pass, LayerId layer, const Rows& rows) {
     mixer.finish(call, tile_of(rows), weights);
   });
   const RowTile tile = tile_of(rows);
-  norm_delta(pass, rows, w.post_norm, collectives_);
+  sum_over_ranks(pass, tile);
+  norm_delta(pass, rows, w.post_norm);
   visit_with_weights(spec(layer).mlp, w.mlp, [&](const auto& mlp, const auto& weights) {
     mlp.enqueue(call, tile, weights);
   });
+  sum_over_ranks(pass, tile);
   call.tap("mlp_out", rows.begin, tile.out);
 }
 
-// residual += delta, then normed = RMSNorm(residual) * weight, for one tile. The outputs of mixers
-// and MLPs are sums over the ranks, which the norm adds first. What comes before and after is
-// computed on each rank, from the same bits.
-void Decoder::norm_delta(const Pass& pass, const Rows& rows, const TensorView& weight,
-                         Collectives* ranks) {
+// The outputs of mixers and MLPs are sums over the ranks. What comes before and after is computed
+// on each rank, from the same bits.
+void Decoder::sum_over_ranks(const Pass& pass, const RowTile& tile) const {
+  if (collectives_ != nullptr) collectives_->sum(pass.stream, tile.out);
+}
+
+// residual += delta, then normed = RMSNorm(residual) * weight, for one tile.
+void Decoder::norm_delta(const Pass& pass, const Rows& rows, const TensorView& weight) {
   rms_norm(pass.stream, {.x = scratch_.delta.rows(0, rows.count),
                          .residual = scratch_.residual.rows(rows.begin, rows.count),
                          .weight = weight,
                          .out = scratch_.normed.rows(0, rows.count),
                          .eps = config_.rms_norm_eps,
-                         .weight_offset = config_.norm_offset,
-                         .ranks = ranks});
+                         .weight_offset = config_.norm_offset});
 }
 
 // normed = RMSNorm(residual) * weight for one tile, as norm_delta left it before other tiles: a

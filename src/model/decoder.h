@@ -101,7 +101,8 @@ class Decoder {
   void begin_layer(const Pass& pass, LayerId layer, const Rows& rows);
   void attend(const Pass& pass, LayerId layer);
   void finish_layer(const Pass& pass, LayerId layer, const Rows& rows);
-  void norm_delta(const Pass& pass, const Rows& rows, const TensorView& weight, Collectives* ranks);
+  void sum_over_ranks(const Pass& pass, const RowTile& tile) const;
+  void norm_delta(const Pass& pass, const Rows& rows, const TensorView& weight);
   void norm_again(const Pass& pass, const Rows& rows, const TensorView& weight);
   TensorView project_logits(const Pass& pass);
   TensorView norm_rows(Stream& stream, const TensorView& rows) const;

@@ -15,6 +15,8 @@ namespace {
 
 using Word = std::atomic<uint32_t>;
 
+constexpr const char* kAbsent = "rank {} did not come, or a rank has failed";
+
 Word* word_of(const Buffer& buffer) { return reinterpret_cast<Word*>(buffer.data()); }
 
 }  // namespace
@@ -80,22 +82,14 @@ void CudaCollectives::open_memory_of(int32_t rank, const Card& card) {
   if (rank == 0) peers_.gathered = card.gathered;
 }
 
-const cuda::Peers& CudaCollectives::peers(const TensorView& x) const {
+void CudaCollectives::sum(Stream& stream, const TensorView& x) {
   SLUICE_CHECK(x.dtype() == DType::kBF16, "a sum of {}", dtype_name(x.dtype()));
   SLUICE_CHECK(x.bytes() == shared_.sums.bytes() && x.num_bytes() <= shared_.sums.num_bytes(),
                "a sum of {} bytes that are not shared", x.num_bytes());
-  return peers_;
-}
-
-CudaReport CudaCollectives::report(CudaStream& stream, const char* op_name) {
-  return stream.report(op_name, "rank {} did not come, or a rank has failed");
-}
-
-void CudaCollectives::sum(Stream& stream, const TensorView& x) {
   CudaStream& target = as_cuda(stream);
   constexpr const char* kName = "sum_over_ranks";
   target.submit(kName, [&](cudaStream_t) {
-    sum_over_peers(target, peers(x), report(target, kName), x.num_elements());
+    sum_over_peers(target, peers_, target.report(kName, kAbsent), x.num_elements());
   });
 }
 
@@ -106,7 +100,7 @@ void CudaCollectives::gather(Stream& stream, const GatherArgs& args) {
   CudaStream& target = as_cuda(stream);
   constexpr const char* kName = "gather_over_ranks";
   target.submit(kName, [&](cudaStream_t) {
-    gather_over_peers(target, peers_, report(target, kName),
+    gather_over_peers(target, peers_, target.report(kName, kAbsent),
                       {.part = args.part.data<float>(),
                        .num_rows = args.all.dim(0),
                        .part_columns = args.part.dim(1),
@@ -117,11 +111,6 @@ void CudaCollectives::gather(Stream& stream, const GatherArgs& args) {
 
 std::unique_ptr<Collectives> make_cuda_collectives(Device& device, RankGroup& group, int32_t rank) {
   return std::make_unique<CudaCollectives>(as_cuda(device), group, rank);
-}
-
-CudaCollectives& as_cuda(Collectives& collectives) {
-  SLUICE_CHECK(dynamic_cast<CudaCollectives*>(&collectives) != nullptr, "collectives of a CPU");
-  return static_cast<CudaCollectives&>(collectives);
 }
 
 }  // namespace sluice

@@ -10,7 +10,6 @@
 
 #include "device/collectives.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_stream.h"
 #include "device/cuda/peer_kernels.h"
 #include "device/device.h"
 #include "device/host/rank_group.h"
@@ -26,11 +25,6 @@ class CudaCollectives final : public Collectives {
   void share(const Memory& memory) override;
   void sum(Stream& stream, const TensorView& x) override;
   void gather(Stream& stream, const GatherArgs& args) override;
-
-  // For ops that sum what they read: this rank's view, inside `submit`, and what a wait reports.
-  // REQUIRES: `x` is what `sum` takes (checked).
-  const cuda::Peers& peers(const TensorView& x) const;
-  static CudaReport report(CudaStream& stream, const char* op_name);
 
  private:
   // What a rank tells the others.
@@ -49,8 +43,5 @@ class CudaCollectives final : public Collectives {
   Memory shared_;
   cuda::Peers peers_;
 };
-
-// `collectives` as CudaCollectives. REQUIRES: those of a CUDA device (checked).
-CudaCollectives& as_cuda(Collectives& collectives);
 
 }  // namespace sluice

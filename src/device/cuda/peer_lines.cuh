@@ -1,7 +1,6 @@
 // Device code of ranks that meet: waits for other GPUs, and sums of small messages as lines.
 //
-// Used by peer_kernels.cu, and by kernels that sum what they are about to read
-// (ops/cuda/rows/norm.cu). Thread rule: device code.
+// Used by peer_kernels.cu. Thread rule: device code.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -99,9 +98,8 @@ __device__ inline bool load_line(const Line* at, uint32_t number, uint2& bytes) 
 // place.
 //
 // REQUIRES: the kernel has kLineBlocks blocks, each of which makes one after wait_for_earlier_work
-// and calls `finish`, also if it has no lines; all threads of a block have made theirs by then,
-// with a barrier between; a line is sent before it is summed, and no line is waited for before the
-// thread has sent all of its own.
+// and calls `finish` after a barrier, also if it has no lines; a thread sends all of its lines
+// before it sums one.
 class LineSum {
  public:
   __device__ LineSum(const Peers& peers, const CudaReport& report)

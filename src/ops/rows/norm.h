@@ -4,7 +4,6 @@
 #pragma once
 
 #include "core/tensor_view.h"
-#include "device/collectives.h"
 #include "device/device.h"
 
 namespace sluice {
@@ -15,18 +14,16 @@ struct RmsNormArgs {
   TensorView weight;    // bf16 [hidden]
   TensorView out;       // bf16 [m, hidden]; may be the same memory as x
   float eps = 1e-6f;
-  float weight_offset = 0.0f;    // added to the weight in f32: 1 where it is stored as the rest
-  Collectives* ranks = nullptr;  // not null: x is a rank's part of a sum (Collectives::sum)
+  float weight_offset = 0.0f;  // added to the weight in f32: 1 where it is stored as the rest
 };
 
 // With a residual: residual = bf16(residual + x), out = norm(residual); without: out = norm(x),
-// where norm(r) = (weight_offset + weight) * r / sqrt(mean(r^2) + eps). With `ranks`, x stands for
-// the sum of the ranks' x, rounded to bf16; its memory is then unspecified.
+// where norm(r) = (weight_offset + weight) * r / sqrt(mean(r^2) + eps).
 // Shapes: x, residual and out [m, hidden], weight [hidden].
 // Types: bf16 in and out; computed in f32, rounded once.
 // Aliasing: `out` may be the memory of `x`; `residual` overlaps neither.
 // Order: enqueue only; rows do not depend on each other.
-// Errors: those of every op (ops/ops.h); with `ranks` those of Collectives::sum.
+// Errors: those of every op (ops/ops.h).
 // Source: Zhang and Sennrich 2019, arXiv 1910.07467, equation 4.
 void rms_norm(Stream& stream, const RmsNormArgs& args);
 

@@ -43,7 +43,6 @@ void norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
 }  // namespace
 
 void CpuOps::rms_norm(Stream& stream, const RmsNormArgs& args) const {
-  if (args.ranks != nullptr) args.ranks->sum(stream, args.x);
   const RmsNormCall call{
       .x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
       .residual = reinterpret_cast<uint16_t*>(args.residual.bytes()),
