@@ -356,14 +356,11 @@ TEST_F(Ranks, WhatDoesNotDivideIsRefused) {
 
 TEST_F(Ranks, OptionsOfOneRankAreRefused) {
   const EngineOptions options = with_ranks(tiny_options("qwen3-group2-tied"), 2);
-  EngineOptions store = options;
-  store.kv_store.dir = "unused";
-  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(store); },
-                    {"kv_store", "tensor_parallel_size of 2"});
   EngineOptions shared = options;
   shared.sparse.policy = "full+quest";
   shared.sparse.shared_list = true;
-  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(shared); }, {"sparse_shared_list"});
+  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(shared); },
+                    {"sparse_shared_list", "tensor_parallel_size of 2"});
   LLM llm(options);
   expect_error_with(ErrorCode::kUnsupported, [&] { llm.trace(random_tokens(8, 1), {"layer.*.q"}); },
                     {"taps need all heads"});
