@@ -31,9 +31,6 @@ void check_rank_options(const EngineOptions& options, const Device& device) {
   const SparseOptions sparse = complete_sparse_options(options);
   if (sparse.shared_list) refuse(options, "sparse_shared_list", "a rank sees its own heads alone");
   if (sparse.audit) refuse(options, "sparse_audit", "a rank sees its own heads alone");
-  if (sparse.profile)
-    refuse(options, "sparse_profile",
-           "its heads, or those of the model's own profile, are not divided over ranks yet");
 }
 
 // A group that limits the process limits all of its ranks together.
