@@ -28,12 +28,20 @@ namespace sluice {
 // complete before its prompt ends: such KV is neither found in the prefix index nor entered.
 inline constexpr int32_t kPromptScopeTokens = 1 << 30;
 
+// Which of the model's query heads a policy selects for: those of one of several ranks with as many
+// each. Made by the engine.
+struct HeadShare {
+  int32_t rank = 0;
+  int32_t num_ranks = 1;
+};
+
 // The largest selection, by which a policy allocates memory. Made by PolicyPair.
 struct PolicyLimits {
   int64_t max_seqs = 0;    // sequences of one selection: those of a decode pass; 1 in prefill
   int64_t max_rows = 0;    // rows of one sequence in a pass; 1 in decode
   int64_t max_tokens = 0;  // of one sequence
   int64_t num_q_heads = 0;
+  HeadShare share = {};
   bool counts_reads = false;  // decode: page_reads is asked for
 };
 

@@ -14,7 +14,8 @@ PolicyLimits prefill_limits(const PairLimits& limits) {
   return {.max_seqs = 1,
           .max_rows = limits.max_prefill_rows,
           .max_tokens = limits.max_tokens,
-          .num_q_heads = limits.num_q_heads};
+          .num_q_heads = limits.num_q_heads,
+          .share = limits.share};
 }
 
 PolicyLimits decode_limits(const PairLimits& limits) {
@@ -22,6 +23,7 @@ PolicyLimits decode_limits(const PairLimits& limits) {
           .max_rows = 1,
           .max_tokens = limits.max_tokens,
           .num_q_heads = limits.num_q_heads,
+          .share = limits.share,
           .counts_reads = limits.counts_reads};
 }
 

@@ -21,6 +21,7 @@ struct PairLimits {
   int64_t max_prefill_rows = 0;  // rows of one sequence in a prefill pass
   int64_t max_tokens = 0;        // of one sequence
   int64_t num_q_heads = 0;
+  HeadShare share = {};
   bool counts_reads = false;  // Policy::page_reads is asked for
 };
 

@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "device/collectives.h"
+#include "engine/ranks/rank_ports.h"
 #include "engine/stations/speculative_drafts.h"
 #include "engine/store/kv_store.h"
 #include "engine/store/store_format.h"
@@ -162,6 +163,19 @@ KvMedium EngineStations::kv_medium() const {
   return is_gpu ? KvMedium::kGpu : KvMedium::kCpu;
 }
 
+// Of blocks with the KV heads of all ranks.
+std::unique_ptr<BlockPort> EngineStations::make_port() {
+  auto port = rank->residency().make_port();
+  if (!followers) return port;
+  const EnginePlan& plan = front->plan();
+  const int32_t num_parts =
+      front->config().attention().num_kv_heads / plan.kv_layout.block.num_kv_heads;
+  return std::make_unique<RankPorts>(RankPorts::Parts{.first = std::move(port),
+                                                      .others = *followers,
+                                                      .messages = *messages,
+                                                      .num_copies = plan.num_ranks / num_parts});
+}
+
 KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options, StoreFiles* files,
                                                    const std::optional<WeightsHash>& weights) {
   return [this, &options, files, &weights](BlockManager& blocks, StateSnapshots& snapshots) {
@@ -172,10 +186,11 @@ KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options,
     const SparseOptions sparse = complete_sparse_options(options);
     KvStore::Parts parts{
         .blocks = blocks,
-        .port = rank->residency().make_port(),
+        .port = make_port(),
         .format = make_store_format({.weights = weights.value(),
                                      .config = front->config(),
                                      .layout = plan.kv_layout,
+                                     .num_ranks = plan.num_ranks,
                                      .policies = rank->policies(),
                                      .sparse = sparse,
                                      .device = rank->device()}),

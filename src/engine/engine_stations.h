@@ -98,6 +98,7 @@ class EngineStations {
  private:
   void load_model(const EngineOptions& options, EngineParts& parts, const OnProgress& on_progress);
   void start_followers(const EngineOptions& options, EngineParts& parts);
+  std::unique_ptr<BlockPort> make_port();
   KvStation::MakeBacking store_maker(const EngineOptions& options, StoreFiles* files,
                                      const std::optional<WeightsHash>& weights);
   void make_kv(const EngineOptions& options, EngineParts& parts,

@@ -66,6 +66,13 @@ void StepRecorder::complete(StepMessage& message, const KvTables& tables) {
   on_message_(message);
 }
 
+void StepRecorder::send_events() {
+  if (events_.empty()) return;
+  StepMessage message;
+  message.events = std::exchange(events_, {});
+  on_message_(message);
+}
+
 // Tables mostly grow at their end, by one block in some tens of steps, so a message has few ids.
 // Where drafts were dropped or a tail was replaced, it has those after the first that differs.
 void StepRecorder::add_table(StepMessage& message, SequenceId id, const KvView& now) {

@@ -4,8 +4,8 @@
 // The recorder stands between KvStation and the first rank's Residency: it passes events on at once
 // and notes them. A message is complete when it has the events and the changes of tables since the
 // one before; a rank that starts with empty tables and runs all messages in order then has the same
-// blocks and the same bits. What the KV store reads into blocks is in no message. Thread rule: the
-// engine's thread.
+// blocks and the same bits. What the KV store reads into blocks is in no message: RankPorts brings
+// it to other ranks. Thread rule: the engine's thread.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ namespace sluice {
 
 class StepRecorder final : public KvFollower {
  public:
-  // `on_message` gets each message before the first rank runs it.
+  // `on_message` gets each message before the first rank runs it; one without spans has no pass.
   using OnMessage = std::function<void(const StepMessage&)>;
   explicit StepRecorder(OnMessage on_message) : on_message_(std::move(on_message)) {}
 
@@ -37,6 +37,8 @@ class StepRecorder final : public KvFollower {
   // Adds what happened since the last call, with the tables of the pass's sequences and of those
   // that the next one is expected to have.
   void complete(StepMessage& message, const KvTables& tables);
+  // Sends what happened since the last message in one of its own, if something did.
+  void send_events();
 
  private:
   void add_table(StepMessage& message, SequenceId id, const KvView& now);

@@ -35,7 +35,7 @@ class BlockPort {
   // summaries included. With `is_whole` false they are undefined, and so is the block.
   virtual void end_in(BlockId id, bool is_whole) = 0;
 
-  // [num_layers]: host memory of a block that is on its way.
+  // Host memory of a block that is on its way: that of each layer in order, in one part or several.
   virtual std::vector<std::span<std::byte>> layers(BlockId id) const = 0;
 };
 

@@ -24,7 +24,7 @@ struct SummaryTarget {
   bool is_found = false;
 };
 
-// Where KV goes: [num_layers] of layer_bytes each.
+// Where KV goes: the layers in order, each with layer_bytes in one part or in several.
 using LayerTargets = std::span<const std::span<std::byte>>;
 
 class BlockReader {

@@ -57,6 +57,14 @@ bool is_passing(int error) {
   return std::find(kPassing.begin(), kPassing.end(), error) != kPassing.end();
 }
 
+// Of all parts together.
+template <typename Parts>
+size_t bytes_of(const Parts& parts) {
+  size_t sum = 0;
+  for (const auto& part : parts) sum += part.size();
+  return sum;
+}
+
 }  // namespace
 
 BlockStore::BlockStore(BlockStoreOptions options)
@@ -98,11 +106,11 @@ StorePath BlockStore::path_of(const BlockPlace& place) const {
   return block_path(options_.dir, options_.format.fingerprint, place.key, place.kind);
 }
 
-void BlockStore::check_sizes(StoredKind kind, size_t num_tokens, size_t num_layers) const {
+void BlockStore::check_sizes(StoredKind kind, size_t num_tokens, size_t num_bytes) const {
   const StoreLayout& layout = options_.format.layout_of(kind);
-  SLUICE_CHECK(num_tokens == static_cast<size_t>(layout.block_tokens) &&
-                   num_layers == static_cast<size_t>(layout.num_layers),
-               "a stored block with {} tokens and {} layers", num_tokens, num_layers);
+  SLUICE_CHECK(
+      num_tokens == static_cast<size_t>(layout.block_tokens) && num_bytes == layout.kv_bytes(),
+      "a stored block with {} tokens and {} bytes", num_tokens, num_bytes);
 }
 
 // The file system is asked each time, since other processes write and evict.
@@ -114,7 +122,7 @@ bool BlockStore::contains(const StoreKey& key, StoredKind kind) {
 
 // No lock is held while bytes move, so reads and writes of many threads run at once.
 bool BlockStore::read(const BlockTarget& target) {
-  check_sizes(target.place.kind, target.tokens.size(), target.layers.size());
+  check_sizes(target.place.kind, target.tokens.size(), bytes_of(target.layers));
   int fd = -1;
   uint64_t num_bytes = 0;
   const bool is_bad = is_known_bad(target.place.key, target.place.kind);
@@ -179,7 +187,7 @@ bool BlockStore::is_known_bad(const StoreKey& key, StoredKind kind) {
 // Two processes that miss the same block both write it; the second rename replaces equal bytes.
 WriteResult BlockStore::write(const BlockSource& source) {
   const BlockPlace& place = source.place;
-  check_sizes(place.kind, source.tokens.size(), source.layers.size());
+  check_sizes(place.kind, source.tokens.size(), bytes_of(source.layers));
   if (!is_writing_) return WriteResult::kOff;
   uint64_t num_bytes = 0;
   const int found = files_.look(path_of(place), &num_bytes);

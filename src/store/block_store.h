@@ -57,7 +57,7 @@ struct BlockStoreOptions {
 struct BlockTarget {
   BlockPlace place;
   std::span<const int32_t> tokens;  // the ids that the block must have: block_tokens of them
-  LayerTargets layers;              // [num_layers] of layer_bytes
+  LayerTargets layers;
   std::span<SummaryTarget> summaries = {};
 };
 
@@ -125,7 +125,7 @@ class BlockStore {
   StorePath path_of(const BlockPlace& place) const;
   void open_for_writing();
   void make_root();
-  void check_sizes(StoredKind kind, size_t num_tokens, size_t num_layers) const;
+  void check_sizes(StoredKind kind, size_t num_tokens, size_t num_bytes) const;
   bool read_checked(StoreFile& file, uint64_t num_bytes, const BlockTarget& target,
                     std::string* fault);
   void set_aside(const BlockPlace& place, const std::string& fault);

@@ -22,7 +22,7 @@ struct SummarySource {
 struct BlockSource {
   BlockPlace place;
   std::span<const int32_t> tokens;                     // block_tokens of them
-  std::span<const std::span<const std::byte>> layers;  // [num_layers] of layer_bytes
+  std::span<const std::span<const std::byte>> layers;  // as LayerTargets
   std::span<const SummarySource> summaries = {};
 };
 

@@ -22,7 +22,7 @@ namespace sluice {
 struct StoreRead {
   BlockPlace place;
   std::vector<int32_t> tokens;                // that the block must have
-  std::vector<std::span<std::byte>> layers;   // [num_layers] of layer_bytes
+  std::vector<std::span<std::byte>> layers;   // as LayerTargets
   std::vector<SummaryTarget> summaries = {};  // is_found is passed to on_done
   // Asked before the read begins: false ends it as a miss, for a request that was cancelled. May be
   // empty.

@@ -23,7 +23,7 @@ namespace sluice {
 struct StoreWrite {
   BlockPlace place;
   std::vector<int32_t> tokens;
-  std::vector<std::span<const std::byte>> layers;  // [num_layers] of layer_bytes
+  std::vector<std::span<const std::byte>> layers;  // as LayerTargets
   std::vector<SummarySource> summaries = {};
   std::function<void(WriteResult)> on_done = {};  // may be empty
 };

@@ -24,17 +24,22 @@ using testing::Span;
 // A profile of the rig's two layers of four heads in a file of its own.
 class ProfileFile {
  public:
-  explicit ProfileFile(const std::string& text) { std::ofstream(path_) << text; }
+  explicit ProfileFile(const std::string& text, const std::string& name = "")
+      : path_(std::filesystem::path(::testing::TempDir()) /
+              ("minference_profile_test" + name + ".json")) {
+    std::ofstream(path_) << text;
+  }
   ~ProfileFile() { std::filesystem::remove(path_); }
   std::string path() const { return path_.string(); }
 
  private:
-  std::filesystem::path path_ =
-      std::filesystem::path(::testing::TempDir()) / "minference_profile_test.json";
+  std::filesystem::path path_;
 };
 
 struct Case {
-  std::string profile;
+  std::string profile;            // of the rig's heads
+  std::string of_all_ranks = {};  // of all heads of a model, of which the rig has a share
+  HeadShare share = {};
   int32_t num_tokens = kTilePromptTokens;
   int32_t segment_tokens = 256;
   bool shared_list = false;
@@ -44,7 +49,7 @@ struct Case {
 
 SparseOptions options_of(const Case& test) {
   SparseOptions options;
-  options.profile = test.profile;
+  options.profile = test.of_all_ranks.empty() ? test.profile : test.of_all_ranks;
   options.segment_tokens = test.segment_tokens;
   options.shared_list = test.shared_list;
   return bare(options);
@@ -170,7 +175,7 @@ std::vector<bool> tiles_of(const TileMask& mask, int32_t list, int32_t q_tile) {
 // Compares every layer, list, segment and query tile; returns the tiles set in them.
 int64_t expect_selected(const Case& test) {
   PolicyRig rig(make_policies("minference+full", options_of(test)), kMaskTileTokens,
-                std::max(PolicyRig::kMaxTokens, test.num_tiles() * kMaskTileTokens));
+                std::max(PolicyRig::kMaxTokens, test.num_tiles() * kMaskTileTokens), test.share);
   const Span prompt{0, 0, test.num_tokens};
   rig.run(Phase::kPrefill, {prompt});
   int64_t num_counted = 0, num_set = 0;
@@ -241,6 +246,40 @@ TEST(MInferenceProfile, TheHeaviestTilesOfPools) {
   const int64_t num_set = expect_selected(test);
   EXPECT_LT(num_set, all * 9 / 10);
   EXPECT_GT(num_set, all / 2);
+}
+
+// A rank selects for its heads of the model's profile what they would select without the others:
+// every layer and rank has other kinds and sizes.
+TEST(MInferenceProfile, ARankHasItsOwnHeads) {
+  const std::vector<std::vector<std::string>> heads = {
+      {R"(["vertical_and_slash", 10, 384, 1])", R"(["stream_llm", 129, 129, 1])",
+       R"(["block_sparse", 100, 800, 1])", R"(["vertical_and_slash", 1, 128, 1])",
+       R"(["stream_llm", 300, 0, 1])", R"(["stream_llm", 1, 1, 1])",
+       R"(["vertical_and_slash", 200, 0, 1])", R"(["vertical_and_slash", 40, 256, 1])"},
+      {R"(["vertical_and_slash", 0, 500, 1])", R"(["vertical_and_slash", 64, 129, 1])",
+       R"(["stream_llm", 128, 128, 1])", R"(["stream_llm", 0, 300, 1])",
+       R"(["vertical_and_slash", 129, 256, 1])", R"(["block_sparse", 100, 800, 1])",
+       R"(["vertical_and_slash", 20, 128, 1])", R"(["stream_llm", 0, 127, 1])"}};
+  const auto text_of = [&](size_t first, size_t count) {
+    std::string text;
+    for (const auto& layer : heads) {
+      std::string list;
+      for (size_t i = 0; i < count; ++i) {
+        list += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": " + layer[first + i];
+      }
+      text += (text.empty() ? "[{" : ", {") + list + "}";
+    }
+    return text + "]";
+  };
+  const ProfileFile all(text_of(0, 8), "_all");
+  std::vector<int64_t> num_set;
+  for (const int32_t rank : {0, 1}) {
+    const ProfileFile part(text_of(static_cast<size_t>(rank) * 4, 4));
+    num_set.push_back(expect_selected({.profile = part.path(),
+                                       .of_all_ranks = all.path(),
+                                       .share = {.rank = rank, .num_ranks = 2}}));
+  }
+  EXPECT_NE(num_set[0], num_set[1]);
 }
 
 TEST(MInferenceProfile, WhatEveryTilePolicyHas) {

@@ -46,13 +46,13 @@ class PolicyRig {
   static constexpr float kScale = 0.18f;
 
   explicit PolicyRig(std::unique_ptr<PolicyPair> policies, int32_t block_tokens = kBlockTokens,
-                     int32_t max_tokens = kMaxTokens)
+                     int32_t max_tokens = kMaxTokens, HeadShare share = {})
       : block_tokens_(block_tokens),
         max_tokens_(max_tokens),
         policies_(std::move(policies)),
         pool_(*device_, layout(block_tokens), kSeqs * blocks_per_seq()),
         executor_(*policies_, pool_, SoftmaxState(*device_, 0, kQueryHeads, kHeadDim)) {
-    policies_->initialize(*device_, pool_.layout(), pool_.num_blocks(), limits(max_tokens));
+    policies_->initialize(*device_, pool_.layout(), pool_.num_blocks(), limits(max_tokens, share));
   }
 
   static KvLayout layout(int32_t block_tokens = kBlockTokens) {
@@ -60,11 +60,12 @@ class PolicyRig {
         .num_layers = kLayers,
         .block = {.num_kv_heads = kKvHeads, .head_dim = kHeadDim, .block_tokens = block_tokens}};
   }
-  static PairLimits limits(int32_t max_tokens = kMaxTokens) {
+  static PairLimits limits(int32_t max_tokens = kMaxTokens, HeadShare share = {}) {
     return {.max_decode_seqs = kSeqs,
             .max_prefill_rows = max_tokens,
             .max_tokens = max_tokens,
-            .num_q_heads = kQueryHeads};
+            .num_q_heads = kQueryHeads,
+            .share = share};
   }
 
   const PolicyPair& policies() const { return *policies_; }

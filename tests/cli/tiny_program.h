@@ -1,6 +1,7 @@
 // The program on a tiny model with random weights and the bundled model's tokenizer.
 #pragma once
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -44,12 +45,17 @@ class Program : public ::testing::Test {
   static std::string model_dir() { return path("tiny"); }
   static std::string path(const std::string& name) { return (directory_->path() / name).string(); }
 
-  // `words` after the command, on the tiny model.
+  // `words` after the command, on the tiny model. Servers have as many ranks as SLUICE_TEST_RANKS
+  // says, one unless it is set.
   static std::vector<std::string> on_tiny(const std::string& command,
                                           std::vector<std::string> words) {
     std::vector<std::string> all = {
         command, "-m", model_dir(), "--load-format", "dummy", "--kv-cache-bytes", "64M"};
     all.insert(all.end(), words.begin(), words.end());
+    const char* num_ranks = std::getenv("SLUICE_TEST_RANKS");
+    if (command == "serve" && num_ranks != nullptr) {
+      all.insert(all.end(), {"--tensor-parallel-size", num_ranks});
+    }
     return all;
   }
 

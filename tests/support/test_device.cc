@@ -10,6 +10,11 @@ std::string test_device_spec() {
   return spec == nullptr || *spec == '\0' ? "cpu" : spec;
 }
 
+int32_t test_num_ranks() {
+  const char* number = std::getenv("SLUICE_TEST_RANKS");
+  return number == nullptr || *number == '\0' ? 1 : static_cast<int32_t>(std::atoi(number));
+}
+
 bool testing_cpu() { return test_device_spec() == "cpu"; }
 
 std::unique_ptr<Device> make_test_device(const DeviceOptions& options, const TestHooks& hooks) {

@@ -1,10 +1,12 @@
-// The device under test: SLUICE_TEST_DEVICE names it, "cpu" unless it is set.
+// The device under test: SLUICE_TEST_DEVICE names it, "cpu" unless it is set; and the number of
+// ranks that engines of tiny models have, SLUICE_TEST_RANKS, one unless it is set.
 //
 // Used by tests that are valid on every backend; ctest runs them once more with "cuda" where the
 // build has it. Tests of the CPU device's own options keep make_device("cpu"). Thread rule: host
 // thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -14,6 +16,8 @@
 namespace sluice::testing {
 
 std::string test_device_spec();
+
+int32_t test_num_ranks();
 
 // Whether the device under test is a CPU. Tests of CPU kernels skip themselves otherwise.
 bool testing_cpu();

@@ -66,6 +66,7 @@ EngineOptions tiny_options(const std::string& model_name) {
   options.model = models_dir() / model_name;
   options.skip_tokenizer_init = true;
   options.device = test_device_spec();
+  options.tensor_parallel_size = test_num_ranks();
   options.num_threads = 2;
   options.max_num_seqs = 16;
   options.kv.block_size = 16;

@@ -81,7 +81,9 @@ size_t MInferencePolicy::record_bytes(const PolicyLimits& limits) const {
 
 PolicyMemory MInferencePolicy::memory(const KvLayout& layout, int32_t num_blocks,
                                       const PolicyLimits& limits) const {
-  if (profile_) profile_->require_model(layout.num_layers, limits.num_q_heads);
+  if (profile_) {
+    profile_->require_model(layout.num_layers, limits.num_q_heads * limits.share.num_ranks);
+  }
   PolicyMemory memory = TilePolicy::memory(layout, num_blocks, limits);
   const TilePassSizes sizes = pass_sizes(layout, limits);
   const PolicyMemory columns = columns_.memory(sizes);
@@ -109,9 +111,11 @@ void MInferencePolicy::initialize(Device& device, const KvLayout& layout, int32_
 
 void MInferencePolicy::set_counts(const TilePassSizes& sizes) {
   const int64_t heads_per_list = sizes.limits.num_q_heads / sizes.num_lists;
+  const int64_t first_head = sizes.limits.share.rank * sizes.limits.num_q_heads;
   for (int32_t layer = 0; layer < sizes.layout.num_layers; ++layer) {
     for (int64_t list = 0; list < sizes.num_lists; ++list) {
-      const HeadGroup group = profile_->group(layer, list * heads_per_list, heads_per_list);
+      const HeadGroup group =
+          profile_->group(layer, first_head + list * heads_per_list, heads_per_list);
       columns_.set_count(LayerId(layer), list, group.num_verticals);
       diagonal_counts_.set(LayerId(layer), list,
                            static_cast<int32_t>(mask_tiles_of(group.num_slashes)));

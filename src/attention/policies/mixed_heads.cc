@@ -47,13 +47,15 @@ PolicyMemory MixedHeads::memory(const TilePassSizes& sizes) const {
 
 void MixedHeads::initialize(Device& device, const TilePassSizes& sizes) {
   num_lists_ = sizes.num_lists;
-  const int64_t heads_per_list = sizes.limits.num_q_heads / num_lists_;
+  num_heads_ = sizes.limits.num_q_heads;
+  first_head_ = sizes.limits.share.rank * num_heads_;
+  const int64_t heads_per_list = num_heads_ / num_lists_;
   added_.initialize(device, sizes.layout, num_lists_ * kNumbersPerList, 0);
   for (int32_t layer = 0; layer < sizes.layout.num_layers; ++layer) {
     std::vector<HeadGroup>& groups = groups_.emplace_back();
     for (int64_t list = 0; list < num_lists_; ++list) {
-      const HeadGroup& group =
-          groups.emplace_back(profile_.group(layer, list * heads_per_list, heads_per_list));
+      const HeadGroup& group = groups.emplace_back(
+          profile_.group(layer, first_head_ + list * heads_per_list, heads_per_list));
       const int64_t first = list * kNumbersPerList;
       added_.set(LayerId(layer), first, group.sink_tokens);
       added_.set(LayerId(layer), first + 1, group.recent_tokens);
@@ -85,11 +87,11 @@ void MixedHeads::score(Stream& stream, const SelectInput& input, const TileRows&
 void MixedHeads::leave_out(Stream& stream, LayerId layer, HeadKind but,
                            const TensorView& records) const {
   const std::vector<HeadGroup>& groups = groups_[static_cast<size_t>(layer.value)];
-  const int64_t heads_per_list = profile_.num_heads() / num_lists_;
-  for (int64_t head = 0; head < profile_.num_heads(); ++head) {
+  const int64_t heads_per_list = num_heads_ / num_lists_;
+  for (int64_t head = 0; head < num_heads_; ++head) {
     const HeadGroup& group = groups[static_cast<size_t>(head / heads_per_list)];
     const bool is_needed = but == HeadKind::kVerticalSlash ? group.has_lines : group.has_tiles;
-    if (!is_needed || profile_.at(layer.value, head).kind == but) continue;
+    if (!is_needed || profile_.at(layer.value, first_head_ + head).kind == but) continue;
     const TensorView of_head = records.rows(head, 1);
     stream.fill(of_head.bytes(), of_head.num_bytes(), 0xff);
   }

@@ -22,7 +22,7 @@ class MixedHeads {
   // As TilePolicy::record_bytes.
   size_t record_bytes(const PolicyLimits& limits) const;
   PolicyMemory memory(const TilePassSizes& sizes) const;
-  // REQUIRES: the profile is of this model.
+  // REQUIRES: the profile is of this model; the limits say which of its heads are meant.
   void initialize(Device& device, const TilePassSizes& sizes);
 
   // Scores the tiles of a window with a run of keys, for the layers that need it.
@@ -55,6 +55,8 @@ class MixedHeads {
 
   // From `initialize` on.
   int64_t num_lists_ = 1;
+  int64_t first_head_ = 0;  // of the profile
+  int64_t num_heads_ = 0;
   std::vector<std::vector<HeadGroup>> groups_;  // by layer, by list
   ListCounts added_;                            // three numbers for each list (AddTilesArgs::lists)
   Buffer device_memory_;

@@ -117,6 +117,7 @@ PairLimits limits_of_policies(const PlanInput& input, const EnginePlan& plan) {
           .max_prefill_rows = limits.max_rows,
           .max_tokens = limits.max_blocks_per_seq * plan.kv_layout.block.block_tokens,
           .num_q_heads = input.config.attention().num_q_heads,
+          .share = {.num_ranks = input.options.tensor_parallel_size},
           .counts_reads = input.options.count_page_reads};
 }
 

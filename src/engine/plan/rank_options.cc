@@ -28,13 +28,9 @@ void check_rank_options(const EngineOptions& options, const Device& device) {
     fail(ErrorCode::kUnsupported, "tensor_parallel_size is {}, but at most {} GPUs have a rank",
          options.tensor_parallel_size, kMaxGpuRanks);
   }
-  if (options.kv_store.dir) refuse(options, "kv_store", "its files have the KV heads of one rank");
   const SparseOptions sparse = complete_sparse_options(options);
   if (sparse.shared_list) refuse(options, "sparse_shared_list", "a rank sees its own heads alone");
   if (sparse.audit) refuse(options, "sparse_audit", "a rank sees its own heads alone");
-  if (sparse.profile)
-    refuse(options, "sparse_profile",
-           "its heads, or those of the model's own profile, are not divided over ranks yet");
 }
 
 // A group that limits the process limits all of its ranks together.

@@ -89,6 +89,23 @@ void RankThreads::send(const StepMessage& message) {
   }
 }
 
+// The mutex keeps the rank from the next message, and orders its memory between the threads.
+void RankThreads::visit(const std::function<void(int32_t rank, Rank& place)>& use) {
+  for (const auto& follower : followers_) {
+    std::unique_lock lock(follower->mutex);
+    follower->changed.wait(lock, [&] {
+      return (follower->is_idle && follower->inbox.empty()) || follower->has_stopped;
+    });
+    group_->check();
+    try {
+      use(follower->rank, *follower->place);
+    } catch (const std::exception& error) {
+      group_->fail(follower->rank, error.what());
+      throw;
+    }
+  }
+}
+
 // ---- A follower's thread -----------------------------------------------------------------------
 
 void RankThreads::run(Follower& follower) {
@@ -111,6 +128,7 @@ void RankThreads::follow(Follower& follower) {
   {
     const std::lock_guard lock(follower.mutex);
     if (rank.device().kind() == DeviceKind::kCuda) follower.spin_ns = kGpuSpinNs;
+    follower.place = &rank;
     follower.is_ready = true;
     follower.changed.notify_all();
   }
@@ -140,16 +158,22 @@ void RankThreads::run_messages(Follower& follower, Rank& rank) {
   KvMirror mirror(front_.plan().kv_layout.block.block_tokens);
   while (const auto message = take(follower)) {
     mirror.apply(*message, rank.follower());
-    rank.follow({.message = *message, .tables = mirror});
+    if (!message->spans.empty()) rank.follow({.message = *message, .tables = mirror});
   }
 }
 
 // Null: there is no further one.
 std::shared_ptr<const StepMessage> RankThreads::take(Follower& follower) {
+  {
+    const std::lock_guard lock(follower.mutex);
+    follower.is_idle = true;
+    follower.changed.notify_all();  // visit
+  }
   spin_until([&] { return follower.has_news.load(std::memory_order_acquire); }, follower.spin_ns);
   std::unique_lock lock(follower.mutex);
   follower.changed.wait(lock, [&] { return !follower.inbox.empty() || follower.is_closed; });
   if (follower.inbox.empty()) return nullptr;
+  follower.is_idle = false;
   auto message = std::move(follower.inbox.front());
   follower.inbox.pop_front();
   follower.has_news.store(!follower.inbox.empty(), std::memory_order_relaxed);

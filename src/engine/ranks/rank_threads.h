@@ -54,8 +54,14 @@ class RankThreads {
   // Rank::load_weights.
   void await_ready();
 
-  // Each rank runs the pass after those sent before. Errors: kDevice if a rank has failed.
+  // Each rank applies the message after those sent before, and runs its pass if it has one.
+  // Errors: kDevice if a rank has failed.
   void send(const StepMessage& message);
+
+  // Calls `use` for each rank after the first, in order, on the caller's thread, when the rank has
+  // done all that was sent; it does nothing else meanwhile. An error of `use` ends the work of all
+  // ranks, and is thrown. Errors: kDevice if a rank has failed. REQUIRES: ranks are ready.
+  void visit(const std::function<void(int32_t rank, Rank& place)>& use);
 
  private:
   struct Follower {
@@ -65,6 +71,8 @@ class RankThreads {
     std::deque<std::shared_ptr<const StepMessage>> inbox;
     std::atomic<bool> has_news = false;  // of the inbox, to be polled without the mutex
     int64_t spin_ns = 0;                 // before it sleeps
+    Rank* place = nullptr;               // of a rank that is ready
+    bool is_idle = false;                // it waits for a message
     bool is_ready = false;
     bool is_closed = false;
     bool has_stopped = false;  // it enqueues no more, and its work is done

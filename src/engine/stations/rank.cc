@@ -26,7 +26,9 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   policies_ = std::move(policies);
   allocate_kv(on_progress);
   allocate_states();
-  policies_->initialize(*device_, plan.kv_layout, plan.num_blocks, plan.policies);
+  PairLimits limits = plan.policies;
+  limits.share.rank = seat.shard.rank;
+  policies_->initialize(*device_, plan.kv_layout, plan.num_blocks, limits);
   if (seat.group != nullptr) {
     collectives_ = make_collectives(*device_, *seat.group, seat.shard.rank);
   }

@@ -96,18 +96,21 @@ std::string prefill_policy(const StoreFormatInputs& inputs) {
 }
 
 // The CPU's kernels give the same bits on every machine of one level, and for any number of
-// threads. Of a GPU the model is taken, which is more than its architecture.
-std::string numerics(const Device& device) {
+// threads. Of a GPU the model is taken, which is more than its architecture. Several ranks round
+// the sums that join them, so KV differs from the second layer on.
+std::string numerics(const Device& device, int32_t num_ranks) {
   const bool is_cpu = device.kind() == DeviceKind::kCpu;
-  return fmt::format("{} {}, version {}", is_cpu ? "cpu" : "cuda",
+  const std::string ranks = num_ranks > 1 ? fmt::format(", {} ranks", num_ranks) : "";
+  return fmt::format("{} {}, version {}{}", is_cpu ? "cpu" : "cuda",
                      is_cpu ? std::string(cpu_isa_name(best_isa())) : device.info().name,
-                     kNumericsVersion);
+                     kNumericsVersion, ranks);
 }
 
 }  // namespace
 
 StoreFormat make_store_format(const StoreFormatInputs& inputs) {
-  const KvBlockShape& block = inputs.layout.block;
+  KvBlockShape block = inputs.layout.block;
+  block.num_kv_heads = inputs.config.attention().num_kv_heads;
   const StateLayout states = inputs.config.states();
   return {.fingerprint =
               make_fingerprint({.weights = inputs.weights,
@@ -118,10 +121,10 @@ StoreFormat make_store_format(const StoreFormatInputs& inputs) {
                                                             block.num_kv_heads, block.head_dim),
                                 .block_tokens = block.block_tokens,
                                 .prefill_policy = prefill_policy(inputs),
-                                .numerics = numerics(inputs.device)}),
+                                .numerics = numerics(inputs.device, inputs.num_ranks)}),
           .layout = {.block_tokens = block.block_tokens,
                      .num_layers = inputs.layout.num_layers,
-                     .layer_bytes = inputs.layout.block_bytes()},
+                     .layer_bytes = block.block_bytes()},
           .states = {.block_tokens = block.block_tokens,
                      .num_layers = states.num_layers,
                      .layer_bytes = states.layer_bytes()}};

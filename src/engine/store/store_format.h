@@ -15,14 +15,16 @@ namespace sluice {
 
 struct StoreFormatInputs {
   WeightsHash weights;
-  const ModelConfig& config;
-  const KvLayout& layout;
+  const ModelConfig& config;  // of the whole model
+  const KvLayout& layout;     // of a rank
+  int32_t num_ranks = 1;
   const PolicyPair& policies;
   const SparseOptions& sparse;  // with the files that were chosen
   const Device& device;
 };
 
-// Everything that decides the bits of KV except the tokens. Errors: kModel or kIo for a file of the
+// Everything that decides the bits of KV except the tokens. Blocks have the KV heads of all ranks.
+// Errors: kModel or kIo for a file of the
 // sparse options that cannot be read.
 StoreFormat make_store_format(const StoreFormatInputs& inputs);
 

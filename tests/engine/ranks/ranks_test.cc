@@ -1,7 +1,6 @@
 // Several ranks: the model that they have together is that of one rank, up to the place where sums
 // are rounded; and with as many ranks nothing that the engine promises changes a bit.
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -15,7 +14,6 @@
 
 #include "attention/policy_names.h"
 #include "device/collectives.h"
-#include "device/device_hook.h"
 #include "engine/llm_engine.h"
 #include "engine/speculation/speculative_engine.h"
 #include "io/expect_error.h"
@@ -356,14 +354,11 @@ TEST_F(Ranks, WhatDoesNotDivideIsRefused) {
 
 TEST_F(Ranks, OptionsOfOneRankAreRefused) {
   const EngineOptions options = with_ranks(tiny_options("qwen3-group2-tied"), 2);
-  EngineOptions store = options;
-  store.kv_store.dir = "unused";
-  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(store); },
-                    {"kv_store", "tensor_parallel_size of 2"});
   EngineOptions shared = options;
   shared.sparse.policy = "full+quest";
   shared.sparse.shared_list = true;
-  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(shared); }, {"sparse_shared_list"});
+  expect_error_with(ErrorCode::kUnsupported, [&] { LLM llm(shared); },
+                    {"sparse_shared_list", "tensor_parallel_size of 2"});
   LLM llm(options);
   expect_error_with(ErrorCode::kUnsupported, [&] { llm.trace(random_tokens(8, 1), {"layer.*.q"}); },
                     {"taps need all heads"});
@@ -380,42 +375,6 @@ TEST_F(Ranks, AFailedRankEndsTheStart) {
   };
   expect_error_with(ErrorCode::kDevice, [&] { LlmEngine engine(options, std::move(parts)); },
                     {"no device for this rank"});
-}
-
-// Fails in the transfers of a rank's streams once it is told to.
-class FailingLink final : public DeviceHook {
- public:
-  explicit FailingLink(const std::atomic<bool>& fails) : fails_(fails) {}
-  std::unique_ptr<StreamDelay> make_delay(std::string_view, uint64_t) override { return nullptr; }
-  bool meters_transfers() const override { return true; }
-  void after_transfer(TransferDirection, size_t, int64_t) override {
-    if (fails_) fail(ErrorCode::kDevice, "the link is gone");
-  }
-
- private:
-  const std::atomic<bool>& fails_;
-};
-
-// In the middle of passes: the first rank's step names it, and no thread stays.
-TEST_F(Ranks, AFailureInAPassEndsAll) {
-  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: a GPU's link cannot be made to fail";
-  for (const int32_t failing : {1, 3}) {
-    std::atomic<bool> fails = false;
-    LlmEngine::Parts parts{.device = testing::make_test_device()};
-    parts.make_device = [&](int32_t rank) {
-      if (rank != failing) return testing::make_test_device();
-      return make_device_with_hook("cpu", {.num_threads = 1}, std::make_unique<FailingLink>(fails));
-    };
-    LlmEngine engine(with_ranks(tiny_options("llama-group2-linear"), 4), std::move(parts));
-    engine.add_request(random_tokens(60, 1), sampled(200, 1));
-    for (int i = 0; i < 5; ++i) engine.step();
-    fails = true;
-    expect_error_with(ErrorCode::kDevice,
-                      [&] {
-                        for (int i = 0; i < 100; ++i) engine.step();
-                      },
-                      {"rank " + std::to_string(failing) + " of 4", "the link is gone"});
-  }
 }
 
 // Invariant 9, on all ranks.

@@ -33,16 +33,36 @@ constexpr int64_t kDocumentTokens = 200;
 constexpr int64_t kStoredTokens = 192;  // 12 blocks
 constexpr size_t kStoredBlocks = 12;
 
+struct Place {
+  KvOffload mode;
+  int32_t num_ranks;
+};
+
 // The document, its answer, and a store that has it.
-class KvStoreFaults : public ::testing::TestWithParam<KvOffload> {
+class KvStoreFaults : public ::testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
-    reference_ = run_with_store(store_options(GetParam()), jobs_);
+    reference_ = run_with_store(plain(), jobs_);
     run_with_store(options(), jobs_);
     ASSERT_EQ(store_.blocks().size(), kStoredBlocks);
   }
 
-  EngineOptions options() const { return with_store(store_options(GetParam()), store_); }
+  static KvOffload mode() { return GetParam().mode; }
+  static EngineOptions plain() {
+    EngineOptions options = store_options(mode());
+    options.tensor_parallel_size = GetParam().num_ranks;
+    return options;
+  }
+  EngineOptions options() const { return with_store(plain(), store_); }
+
+  // Memory for this many blocks; that of the host is of all ranks together.
+  static void limit_blocks(EngineOptions& options, int64_t num_blocks) {
+    const size_t block_bytes =
+        make_store_engine(options)->plan().kv_layout.block_bytes_all_layers();
+    options.kv.cache_bytes = options.kv.host_bytes = static_cast<size_t>(num_blocks) * block_bytes;
+    *options.kv.host_bytes *= static_cast<size_t>(options.tensor_parallel_size);
+    if (mode() != KvOffload::kOff) options.kv.cache_bytes.reset();
+  }
 
   // Runs the document in an engine of its own.
   RequestOutput expect_right_answer(const std::string& what, StoreFiles* files = nullptr) {
@@ -86,9 +106,14 @@ class KvStoreFaults : public ::testing::TestWithParam<KvOffload> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Modes, KvStoreFaults,
-                         ::testing::Values(KvOffload::kOff, KvOffload::kChunked,
-                                           KvOffload::kLayerwise),
-                         [](const auto& one) { return kv_offload_name(one.param); });
+                         ::testing::Values(Place{KvOffload::kOff, 1}, Place{KvOffload::kChunked, 1},
+                                           Place{KvOffload::kLayerwise, 1},
+                                           Place{KvOffload::kOff, 2},
+                                           Place{KvOffload::kChunked, 4}),
+                         [](const auto& one) {
+                           return kv_offload_name(one.param.mode) +
+                                  std::to_string(one.param.num_ranks);
+                         });
 
 void flip_bit(const std::filesystem::path& path, uint64_t offset) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -151,7 +176,7 @@ TEST_P(KvStoreFaults, FailingReadsAreComputed) {
 TEST_P(KvStoreFaults, AFullDiskTurnsWritingOffOnce) {
   const std::vector<Job> others = {{random_tokens(150, 2), sampled(5, 2)},
                                    {random_tokens(150, 3), sampled(5, 3)}};
-  const auto expected = run_with_store(store_options(GetParam()), others);
+  const auto expected = run_with_store(plain(), others);
   FaultyFiles files;
   files.on_write = [](int64_t call) { return call >= 5 ? ENOSPC : 0; };
   {
@@ -204,11 +229,8 @@ void step_until_stopped(LlmEngine& engine, CallGate& gate, int num) {
 // What runs alone needs all blocks, of which reads for a cancelled request hold some.
 TEST_P(KvStoreFaults, ALongTextWaitsForReadsOfACancelledRequest) {
   EngineOptions small = options();
-  const auto probe = make_store_engine(small);
-  const size_t block_bytes = probe->plan().kv_layout.block_bytes_all_layers();
-  const int64_t num_tokens = probe->plan().max_model_len - 1;
-  const size_t pool_bytes = static_cast<size_t>(num_tokens / kStoreBlock + 1) * block_bytes;
-  (GetParam() == KvOffload::kOff ? small.kv.cache_bytes : small.kv.host_bytes) = pool_bytes;
+  const int64_t num_tokens = make_store_engine(small)->plan().max_model_len - 1;
+  limit_blocks(small, num_tokens / kStoreBlock + 1);
   CallGate gate;  // in calls of the disk
   FaultyFiles files;
   files.on_read = calls_through(gate);
@@ -236,7 +258,7 @@ TEST_P(KvStoreFaults, OtherRequestsRunWhileTheDiskStandsStill) {
   engine->add_request(other.prompt, other.params);
   std::vector<RequestOutput> finished;
   while (finished.empty()) testing::run_steps(*engine, 1, finished);
-  expect_all_same(finished, run_with_store(store_options(GetParam()), {other}), "beside a load");
+  expect_all_same(finished, run_with_store(plain(), {other}), "beside a load");
   gate.open();
   while (finished.size() < 2) testing::run_steps(*engine, 1, finished);
   expect_all_same({finished[1]}, reference_, "after the disk went on");
@@ -270,9 +292,7 @@ TEST_P(KvStoreFaults, ACancelledLoadLeavesNoTrace) {
 TEST_P(KvStoreFaults, APreemptedLoadLeavesNoTrace) {
   EngineOptions small = options();
   small.max_model_len = 256;
-  const size_t block_bytes = make_store_engine(small)->plan().kv_layout.block_bytes_all_layers();
-  small.kv.cache_bytes = small.kv.host_bytes = 16 * block_bytes;
-  if (GetParam() != KvOffload::kOff) small.kv.cache_bytes.reset();
+  limit_blocks(small, 16);
   const Job older{random_tokens(20, 2), sampled(60, 2)};
   EngineOptions without = small;
   without.kv_store.dir.reset();
@@ -301,16 +321,14 @@ TEST_P(KvStoreFaults, APreemptedLoadLeavesNoTrace) {
 TEST_P(KvStoreFaults, SkipsWhatTheDiskCannotTake) {
   EngineOptions small = options();
   small.max_model_len = 256;
-  const size_t block_bytes = make_store_engine(small)->plan().kv_layout.block_bytes_all_layers();
-  small.kv.cache_bytes = small.kv.host_bytes = 40 * block_bytes;
-  if (GetParam() != KvOffload::kOff) small.kv.cache_bytes.reset();
+  limit_blocks(small, 40);
   CallGate gate;  // in calls of the disk
   FaultyFiles files;
   files.on_write = calls_through(gate);
   const auto engine = make_store_engine(small, &files);
   for (uint64_t seed = 10; seed < 16; ++seed) {
     const std::vector<Job> jobs = {{random_tokens(180, seed), sampled(3, 1)}};
-    expect_all_same(run_jobs(*engine, jobs), run_with_store(store_options(GetParam()), jobs), "");
+    expect_all_same(run_jobs(*engine, jobs), run_with_store(plain(), jobs), "");
   }
   EXPECT_GT(engine->stats().num_store_blocks_skipped, 0);
   EXPECT_LE(engine->blocks().num_other_holds(), 8);
@@ -356,7 +374,7 @@ TEST_P(KvStoreFaults, TwoEnginesShareADirectory) {
   std::vector<Job> jobs;
   for (uint64_t seed = 1; seed < 8; ++seed)
     jobs.push_back({random_tokens(150, seed), sampled(3, 1)});
-  const auto expected = run_with_store(store_options(GetParam()), jobs);
+  const auto expected = run_with_store(plain(), jobs);
   std::vector<std::vector<RequestOutput>> outputs(2);
   std::vector<std::thread> threads;
   for (auto& mine : outputs) {

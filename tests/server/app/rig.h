@@ -78,6 +78,7 @@ inline EngineOptions app_engine() {
 
 struct AppOptions {
   EngineOptions engine = app_engine();
+  RankThreads::MakeDevice make_device = nullptr;  // of ranks after the first; null: the usual ones
   ServiceLimits limits;
   http::Limits http;
   server::GateOptions gate;
@@ -127,7 +128,8 @@ class App {
               LlmEngine::Parts{
                   .device = make_test_device({.num_threads = 2}),
                   .adjust_plan = [](EnginePlan& plan) { plan.passes.min_watched_rows = 1; },
-                  .now_ns = [this] { return brake.now_ns(); }});
+                  .now_ns = [this] { return brake.now_ns(); },
+                  .make_device = options_.make_device});
         },
         options_.limits);
     server->serve(*service);
