@@ -5,6 +5,7 @@
 // limit, ends the call on all others. Thread rule: as Stream.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -58,6 +59,9 @@ class Collectives {
 // The collectives of `rank`, which has `device`. REQUIRES: device and group outlive the result; one
 // thread of each rank calls it.
 std::unique_ptr<Collectives> make_collectives(Device& device, RankGroup& group, int32_t rank);
+
+// Device memory that the collectives of a rank take; those of a CPU have the group's.
+size_t collectives_bytes(DeviceKind kind, int32_t num_ranks);
 
 // The device of a rank: of "cuda:N" the GPU N + rank, of "cpu" the same for all.
 std::string device_of_rank(std::string_view spec, int32_t rank);

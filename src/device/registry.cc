@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_collectives.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_door.h"
+#include "device/cuda/peer_memory.h"
 #include "device/device.h"
 #include "device/device_hook.h"
 
@@ -58,6 +59,10 @@ std::unique_ptr<Device> make_device_with_hook(std::string_view spec, const Devic
 std::unique_ptr<Collectives> make_collectives(Device& device, RankGroup& group, int32_t rank) {
   if (device.kind() == DeviceKind::kCpu) return std::make_unique<CpuCollectives>(group, rank);
   return make_cuda_collectives(device, group, rank);
+}
+
+size_t collectives_bytes(DeviceKind kind, int32_t num_ranks) {
+  return kind == DeviceKind::kCpu || num_ranks == 1 ? 0 : cuda::rank_memory_bytes(num_ranks);
 }
 
 std::string device_of_rank(std::string_view spec, int32_t rank) {

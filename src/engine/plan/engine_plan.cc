@@ -408,7 +408,11 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
   };
   EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
   plan.num_ranks = num_ranks;
-  add_rank_note(num_ranks, plan.memory.notes);
+  if (num_ranks > 1) {
+    const DecodeWork work{.weight_bytes = Weights::stored_bytes(model, device).active,
+                          .num_layers = model.num_layers()};
+    add_rank_notes(num_ranks, device.kind(), work, plan.memory.notes);
+  }
   check_method(options, policies, plan.kv_layout.block);
   settle_prefix_caching(options, config.states(), plan);
   plan.memory.notes.insert(plan.memory.notes.end(), state_notes.begin(), state_notes.end());

@@ -7,6 +7,7 @@
 
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/pass_sizes.h"
+#include "engine/plan/rank_options.h"
 
 namespace sluice {
 namespace {
@@ -59,7 +60,7 @@ void fit_into_group(const PlanInput& input, MemoryPlan& memory) {
 }  // namespace
 
 MemoryPlan find_memory_budget(const PlanInput& input) {
-  const DeviceInfo info = input.device.info();
+  const DeviceInfo info = info_of_ranks(input.options, input.device);
   const bool is_shared = input.traits().shares_host_memory;
   MemoryPlan memory;
   memory.host_memory_bytes = input.host.total_bytes;

@@ -3,6 +3,7 @@
 
 #include "attention/block_summaries.h"
 #include "attention/pool_port.h"
+#include "device/collectives.h"
 #include "engine/runner.h"
 #include "engine/sampling/adjustment_arrays.h"
 #include "engine/sampling/token_masks.h"
@@ -51,6 +52,8 @@ void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) 
   list.add("adjustments of logits", "pinned",
            AdjustmentArrays::pinned_bytes(num_rows, vocab) + mask_bytes);
   list.add("scratch of ops", "device", op_memory_bytes(input.device, op_needs(input.config, plan)));
+  list.add("sums over ranks", "device",
+           collectives_bytes(input.device.kind(), input.options.tensor_parallel_size));
 }
 
 // The summaries of all blocks, and the arrays that describe a block of the KV store to the
