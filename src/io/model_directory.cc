@@ -14,7 +14,6 @@
 #include "io/hub_cache.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "io/tensor_names.h"
 
 namespace sluice {
 namespace {
@@ -37,6 +36,13 @@ constexpr QuantizedName kQuantizedNames[] = {{".qweight", "GPTQ or AWQ"},
                                              {".weight.absmax", "bitsandbytes"},
                                              {".SCB", "bitsandbytes"},
                                              {".scales", "MLX"}};
+
+// In a model of text and pictures the text part is nested, as a model of its own it is not; nothing
+// else differs. Its names become those of the latter, so that no code above knows which a file has.
+std::string text_part_name(const std::string& name) {
+  constexpr std::string_view kNested = "model.language_model.";
+  return name.starts_with(kNested) ? "model." + name.substr(kNested.size()) : name;
+}
 
 // Throws kModel with a formatted message; `context` is the file.
 template <typename... Args>

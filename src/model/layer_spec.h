@@ -12,6 +12,7 @@
 //   lay_out                 cuts its weights and lists its tensors, whose names begin with `prefix`
 //   scratch_bytes           of RowTile::scratch for tiles of up to `num_rows` rows of `hidden`
 //   enqueue                 an MLP: a tile's rows from x to out
+//   hidden_channels, cut    an MLP: what several ranks divide; leaves the part of one (shard.h)
 //   begin, attend, finish   a token mixer: before, for all rows of the pass at once, and after
 //   reads_input_twice       a token mixer: whether `finish` reads RowTile::x as `begin` does
 //

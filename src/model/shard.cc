@@ -1,6 +1,9 @@
 // Cuts heads and hidden channels of each layer. What is not cut here is whole on every rank.
 #include "model/shard.h"
 
+#include <variant>
+#include <vector>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,12 +14,8 @@
 namespace sluice {
 namespace {
 
-// The channels of an expert or of a dense MLP, and of an MLP that every row takes beside.
 std::vector<int32_t> hidden_channels(const Mlp& mlp) {
-  if (const auto* dense = std::get_if<DenseMlp>(&mlp)) return {dense->intermediate_size};
-  const auto& experts = std::get<ExpertMlp>(mlp);
-  if (experts.shared_size == 0) return {experts.intermediate_size};
-  return {experts.intermediate_size, experts.shared_size};
+  return std::visit([](const auto& kind) { return kind.hidden_channels(); }, mlp);
 }
 
 // Whether ranks can have equal shares of the heads: of KV heads as well, or the same ones.
@@ -71,18 +70,6 @@ void cut(Attention& attention, Shard shard) {
   attention.num_kv_heads /= attention.kv_shard.num_ranks;
 }
 
-void cut(Mlp& mlp, Shard shard) {
-  if (auto* dense = std::get_if<DenseMlp>(&mlp)) {
-    dense->shard = shard;
-    dense->intermediate_size /= shard.num_ranks;
-    return;
-  }
-  auto& experts = std::get<ExpertMlp>(mlp);
-  experts.shard = shard;
-  experts.intermediate_size /= shard.num_ranks;
-  experts.shared_size /= shard.num_ranks;
-}
-
 }  // namespace
 
 ModelConfig shard_of(const ModelConfig& config, Shard shard) {
@@ -91,7 +78,7 @@ ModelConfig shard_of(const ModelConfig& config, Shard shard) {
   ModelConfig part = config;
   for (LayerSpec& layer : part.layers) {
     cut(std::get<Attention>(layer.mixer), shard);
-    cut(layer.mlp, shard);
+    std::visit([&](auto& kind) { kind.cut(shard); }, layer.mlp);
   }
   return part;
 }

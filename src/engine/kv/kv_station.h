@@ -47,13 +47,6 @@ class KvStation final : public KvTables {
 
   // How much of the sequence's tokens is cached; nothing of a prompt whose tokens need scores.
   PrefixMatch match(const Sequence& sequence) const;
-  // As of StateSnapshots; without snapshots the sequence's number of tokens, and nothing.
-  int64_t next_border(const Sequence& sequence, int64_t num_done) const {
-    return snapshots_.next_border(sequence, num_done);
-  }
-  void want_snapshot(Sequence& sequence, int64_t num_tokens) const {
-    snapshots_.want(sequence, num_tokens);
-  }
   // Gives it the cached blocks of its tokens and reserves blocks for `num_new_tokens` more. All or
   // nothing: false, with nothing changed, when there are not enough free blocks. It may load from
   // the store afterwards (StoreSlot::is_loading): then it gets no rows until that is cleared.

@@ -185,7 +185,7 @@ bool Scheduler::hold(Sequence& sequence, int64_t num_cached) const {
     if (num_shared <= maker->kv.num_tokens()) continue;
     sequence.queue.held_by = maker->id;
     sequence.queue.held_until = num_shared;
-    kv_.want_snapshot(*maker, num_shared);
+    kv_.snapshots().want(*maker, num_shared);
     return true;
   }
   return false;
@@ -204,7 +204,7 @@ void Scheduler::sort(std::vector<Candidate>& candidates) {
 // where a snapshot of states is wanted. The last token gives another, which may have to wait for a
 // grammar: what comes before it ends where spans end.
 int64_t Scheduler::end_of_rows(const Sequence& sequence, int64_t num_done) const {
-  const int64_t border = kv_.next_border(sequence, num_done);
+  const int64_t border = kv_.snapshots().next_border(sequence, num_done);
   if (!sequence.grammar.is_waiting()) return border;
   const int64_t align = limits_.span_align_tokens;
   return std::min(border, (sequence.num_tokens() - 1) / align * align);
@@ -221,7 +221,7 @@ int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
   const PrefixMatch match = kv_.match(sequence);
   const int64_t num_cached = match.num_tokens;
   if (hold(sequence, num_cached)) return 0;
-  if (match.num_kv_tokens > num_cached) kv_.want_snapshot(sequence, match.num_kv_tokens);
+  if (match.num_kv_tokens > num_cached) kv_.snapshots().want(sequence, match.num_kv_tokens);
   const int64_t num_rows = room.take(num_cached, end_of_rows(sequence, num_cached));
   if (num_rows == 0) return 0;
   if (!kv_.begin(sequence, sequence.num_tokens() - num_cached)) return 0;
@@ -283,7 +283,7 @@ std::vector<ExpectedSequence> Scheduler::expect_prefill(std::vector<Candidate> c
   std::vector<ExpectedSequence> expected;
   PassRoom room(limits_, rates_);
   for (const Candidate& candidate : candidates) {
-    const int64_t end = kv_.next_border(*candidate.sequence, candidate.num_done);
+    const int64_t end = kv_.snapshots().next_border(*candidate.sequence, candidate.num_done);
     const int64_t num_rows = room.take(candidate.num_done, end);
     if (num_rows == 0) continue;
     expected.push_back({.id = candidate.sequence->id,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "model/layers/layer_call.h"
 #include "model/shard.h"
@@ -28,6 +29,11 @@ struct DenseMlp {
   int64_t num_active_parameters(int64_t hidden) const { return num_parameters(hidden); }
   int64_t products_per_row(int64_t hidden) const { return 3 * hidden * intermediate_size; }
   void describe(std::map<std::string, std::string>& fields) const;
+  std::vector<int32_t> hidden_channels() const { return {intermediate_size}; }
+  void cut(Shard part) {
+    shard = part;
+    intermediate_size /= part.num_ranks;
+  }
 
   Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
   size_t scratch_bytes(int64_t num_rows, int64_t hidden) const;

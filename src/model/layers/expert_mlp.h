@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "model/layers/layer_call.h"
 #include "model/shard.h"
@@ -47,6 +48,16 @@ struct ExpertMlp {
   int64_t num_active_parameters(int64_t hidden) const { return parameters_of(hidden, num_chosen); }
   int64_t products_per_row(int64_t hidden) const { return num_active_parameters(hidden); }
   void describe(std::map<std::string, std::string>& fields) const;
+  // Of each expert, and of the shared MLP.
+  std::vector<int32_t> hidden_channels() const {
+    if (shared_size == 0) return {intermediate_size};
+    return {intermediate_size, shared_size};
+  }
+  void cut(Shard part) {
+    shard = part;
+    intermediate_size /= part.num_ranks;
+    shared_size /= part.num_ranks;
+  }
 
   Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
   size_t scratch_bytes(int64_t num_rows, int64_t hidden) const;

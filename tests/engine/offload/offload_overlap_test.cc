@@ -26,6 +26,9 @@ using testing::random_tokens;
 using testing::sampled;
 
 constexpr double kGenerous = 1.5;
+// A busy machine may slow one of two runs to half. So each run over a link is compared with one
+// just before it, and again if it was slow; without overlap all attempts are.
+constexpr int kAttempts = 3;
 
 // A request whose steps are measured. Decode has a longer context than prefill: its steps are
 // short, and with few bytes per step a stream's wake-ups would dominate the time.
@@ -121,9 +124,12 @@ double measure(const Workload& workload, const std::vector<Step>& free, double t
 class OffloadOverlap : public ::testing::TestWithParam<Workload> {};
 
 TEST_P(OffloadOverlap, WallTimeIsThatOfTheLongerOne) {
-  const std::vector<Step> free = run(GetParam(), 0);
   for (const double transfer_share : GetParam().transfer_shares) {
-    EXPECT_LT(measure(GetParam(), free, transfer_share), kGenerous) << transfer_share;
+    double ratio = kGenerous;
+    for (int i = 0; i < kAttempts && ratio >= kGenerous; ++i) {
+      ratio = measure(GetParam(), run(GetParam(), 0), transfer_share);
+    }
+    EXPECT_LT(ratio, kGenerous) << transfer_share;
   }
 }
 

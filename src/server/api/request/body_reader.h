@@ -68,10 +68,10 @@ void read_members(const FieldTable<Body>& table, std::string_view text, const Fi
 }
 
 // Reads a body into `body`, and gives it as the request that it is made of after `check` has seen
-// to the rules between members. Errors: 400, as the functions of request.h.
+// to the rules between members, if there are any. Errors: 400, as the functions of request.h.
 template <typename Request, typename Body>
 Read<Request> read_body(std::string_view text, const RequestRules& rules,
-                        const FieldTable<Body>& table, Body body, void (*check)(Body&)) {
+                        const FieldTable<Body>& table, Body body, void (*check)(Body&) = nullptr) {
   try {
     read_members(table, text, {.vocab_size = rules.vocab_size}, body);
     if constexpr (requires { body.conversation; }) {

@@ -108,27 +108,6 @@ Read<PinRequest> read_pin(std::string_view body, const RequestRules& rules) {
   return read_body<PinRequest>(body, rules, pin_fields(), PinBody(), check_input<PinBody>);
 }
 
-Read<DetokenizeRequest> read_detokenize(std::string_view body, const RequestRules& rules) {
-  return read_body<DetokenizeRequest, DetokenizeBody>(body, rules, detokenize_fields(),
-                                                      DetokenizeBody(), nullptr);
-}
-
-std::span<const OptionFacts> request_fields(RequestKind kind) {
-  switch (kind) {
-    case RequestKind::kCompletion:
-      return completion_fields().facts();
-    case RequestKind::kChat:
-      return chat_fields().facts();
-    case RequestKind::kTokenize:
-      return tokenize_fields().facts();
-    case RequestKind::kPin:
-      return pin_fields().facts();
-    case RequestKind::kDetokenize:
-      return detokenize_fields().facts();
-  }
-  return {};
-}
-
 std::variant<int32_t, http::Fault> resolve_max_tokens(const CommonRequest& request,
                                                       int64_t num_prompt_tokens,
                                                       int64_t max_model_len) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "server/api/request/body_reader.h"
 #include "server/api/request/field_rows.h"
 #include "server/api/request/item_schemas.h"
 #include "server/api/request/structure_fields.h"
@@ -208,12 +209,17 @@ Fields<TokenizeBody> make_tokenize_fields() {
   return fields;
 }
 
-Fields<DetokenizeBody> make_detokenize_fields() {
-  return {model_field<DetokenizeBody>(),
-          option_field<&DetokenizeRequest::tokens, DetokenizeBody>({.name = "tokens",
-                                                                    .kind = OptionKind::kTokenIds,
-                                                                    .help = "their ids",
-                                                                    .field = {.required = true}})};
+Fields<DetokenizeRequest> make_detokenize_fields() {
+  using Body = DetokenizeRequest;
+  return {model_field<Body>(), option_field<&Body::tokens, Body>({.name = "tokens",
+                                                                  .kind = OptionKind::kTokenIds,
+                                                                  .help = "their ids",
+                                                                  .field = {.required = true}})};
+}
+
+const FieldTable<DetokenizeRequest>& detokenize_fields() {
+  static const FieldTable<DetokenizeRequest> table(make_detokenize_fields());
+  return table;
 }
 
 }  // namespace
@@ -246,9 +252,25 @@ const FieldTable<PinBody>& pin_fields() {
   return table;
 }
 
-const FieldTable<DetokenizeBody>& detokenize_fields() {
-  static const FieldTable<DetokenizeBody> table(make_detokenize_fields());
-  return table;
+// A body without rules between its members is read by its table alone.
+Read<DetokenizeRequest> read_detokenize(std::string_view body, const RequestRules& rules) {
+  return read_body<DetokenizeRequest>(body, rules, detokenize_fields(), DetokenizeRequest());
+}
+
+std::span<const OptionFacts> request_fields(RequestKind kind) {
+  switch (kind) {
+    case RequestKind::kCompletion:
+      return kCompletionBody.fields();
+    case RequestKind::kChat:
+      return kChatBody.fields();
+    case RequestKind::kTokenize:
+      return kTokenizeBody.fields();
+    case RequestKind::kPin:
+      return kPinBody.fields();
+    case RequestKind::kDetokenize:
+      return kDetokenizeBody.fields();
+  }
+  return {};
 }
 
 }  // namespace sluice::api

@@ -1,7 +1,7 @@
 // The tables of the routes' fields, each with the functions that store its values.
 //
-// Used by request.cc alone. A body has what its request has, and what is only known once all of its
-// members are read. Thread rule: tables are immutable.
+// Used by request.cc and by the readers of further APIs. A body has what its request has, and what
+// is only known once all of its members are read. Thread rule: tables are immutable.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,6 @@ struct InputBody : Request {
 using TokenizeBody = InputBody<TokenizeRequest>;
 using PinBody = InputBody<PinRequest>;
 
-using DetokenizeBody = DetokenizeRequest;
-
 template <typename Body>
 struct Field {
   OptionFacts facts;
@@ -82,7 +80,6 @@ const FieldTable<CompletionBody>& completion_fields();
 const FieldTable<ChatBody>& chat_fields();
 const FieldTable<TokenizeBody>& tokenize_fields();
 const FieldTable<PinBody>& pin_fields();
-const FieldTable<DetokenizeBody>& detokenize_fields();
 
 // Fields without a value to store that completions and chats share: hints, and what is refused.
 std::span<const OptionFacts> shared_refusals();
