@@ -11,10 +11,11 @@ import schemathesis
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 # Texts of errors: about the tokens of a text, a conversation without one, names that two lists must share, tools of
-# which none is a function, numbers that depend on each other or on the model, what a text means that is a schema, a tag
-# or a grammar, and what is left of a vocabulary.
+# which none is a function, a call beside a structure, numbers that depend on each other or on the model, what a text
+# means that is a schema, a tag or a grammar, and what is left of a vocabulary.
 BEYOND_DESCRIPTION = (
     "context_length", "prompt is too long", "has no message and no call",
+    "the answer has a structure of its own",
     "which is not among tools", "but there are no tools", "the most tokens that the answer can have",
     "fit beside the model's own", "leave no token that it allows", "schema: ", "structural_tag: ",
     "grammar: ", "regex: ",
