@@ -103,8 +103,9 @@ def test_max_tokens_counts_up_to_the_room(llm):
         assert len(output.outputs[0].token_ids) == output.clamped_max_tokens == room
         assert list(small.stream(prompt, SamplingParams(max_tokens=500)))[-1].clamped_max_tokens == room
     assert small.generate("It was", SamplingParams(max_tokens=2))[0].clamped_max_tokens is None
-    with pytest.raises(ValueError, match="max_model_len is 32"):
+    with pytest.raises(ValueError, match="max_model_len is 32") as raised:  # as vLLM's
         small.generate([[5] * 32], SamplingParams(max_tokens=1))
+    assert isinstance(raised.value, sluice.DoesNotFitError)
 
 
 def test_priority_is_the_order_of_arrival(llm):

@@ -77,6 +77,45 @@ TEST(ForeignOptions, TableNamesOptionsThatThereAre) {
   EXPECT_FALSE(has("--no-such-option"));
 }
 
+// The words of a text that begin as options do.
+std::vector<std::string> options_in(std::string_view text) {
+  std::vector<std::string> options;
+  for (size_t at = text.find("--"); at != text.npos; at = text.find("--", at)) {
+    const size_t end = text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-", at);
+    const std::string_view word = text.substr(at, end - at);
+    at += word.size();
+    if (word.size() > 2) options.emplace_back(word);
+  }
+  return options;
+}
+
+// And so is what the advice names, of `run` or of `serve`.
+TEST(ForeignOptions, AdviceNamesOptionsThatThereAre) {
+  const std::string help = parse<PrintCommand>({"run", "--help-all"}).text +
+                           parse<PrintCommand>({"serve", "--help-all"}).text;
+  size_t num_named = 0;
+  for (const ForeignOption& option : foreign_options()) {
+    for (const std::string& name : options_in(option.advice)) {
+      if (name == "--local-dir") continue;  // of `hf download`
+      ++num_named;
+      EXPECT_NE(help.find(name + " "), help.npos) << option.names << ": " << option.advice;
+    }
+  }
+  EXPECT_GT(num_named, 20u);
+  EXPECT_EQ(options_in("a --b-c, --d=1 -- `--e`"), (Words{"--b-c", "--d", "--e"}));
+}
+
+// What was refused when it could not be done.
+TEST(ForeignOptions, NameWhatIsDoneByNow) {
+  expect_answers({{{"--grammar", "g"}, "--grammar FILE"},
+                  {{"--guided-decoding-backend", "xgrammar"}, "--json-schema FILE"},
+                  {{"--structured-outputs-config", "{}"}, "a request to `sluice serve`"},
+                  {{"--quantization", "awq"}, "config.json names FP8, AWQ, GPTQ"},
+                  {{"-ctk", "q8_0"}, "fp8, or on a CPU int8"}},
+                 kServeTiny);
+  EXPECT_EQ(refusal(behind(kRunTiny, {"--regex", "a+", "hi"})), "") << "its own option";
+}
+
 TEST(ForeignOptions, CommandsKeepTheirOwn) {
   EXPECT_EQ(refusal({"trace", "-m", "d", "--prompt", "hi", "-o", "x"}), "");
   EXPECT_EQ(refusal({"bench", "decode", "d", "--batch", "2"}), "");

@@ -125,10 +125,10 @@ TEST(AnswerStream, Completions) {
                     choice.value("token_ids", Json()).dump() + choice["finish_reason"].dump() +
                     json["usage"]["completion_tokens"].dump());
   }
-  EXPECT_EQ(shown, (std::vector<std::string>{R"(0""[97]nullnull0)", R"(1""[98,99]nullnull0)",
+  EXPECT_EQ(shown, (std::vector<std::string>{R"(0""[97][]null0)", R"(1""[98,99][]null0)",
                                              R"(1"bc"null[195]null1)", "1\"\u00e9\"null[169]null2",
-                                             R"(0"a"null[260]null3)", R"(0""nullnull"stop"3)",
-                                             R"(1""nullnull"abort"3)"}));
+                                             R"(0"a"null[260]null3)", R"(0""null[]"stop"3)",
+                                             R"(1""null[]"abort"3)"}));
   EXPECT_TRUE(text.ends_with("data: [DONE]\n\n"));
 }
 

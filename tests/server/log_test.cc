@@ -61,6 +61,25 @@ TEST(RequestLog, LeavesOutWhatDidNotHappen) {
             std::string::npos);
 }
 
+// That is how a wrong base URL is found. Both are a client's: cut, and one word each.
+TEST(RequestLog, HasThePathThatNoRouteHas) {
+  RequestLogEntry entry{.time = noon(), .id = "a", .route = "unknown", .status = 404};
+  entry.method = "POST";
+  entry.path = "/api/v1/chat";
+  EXPECT_EQ(request_log_text(entry),
+            "2026-11-23T12:34:56.250Z a unknown 404 method=POST path=/api/v1/chat total=0.000s");
+  EXPECT_EQ(request_log_json(entry),
+            R"({"time":"2026-11-23T12:34:56.250Z","event":"request","id":"a","route":"unknown",)"
+            R"("method":"POST","path":"/api/v1/chat","status":404,"total_s":0.0})");
+  entry.path = "/a b\n\x1b[31m\"end=stop" + std::string(5000, 'x');
+  const std::string text = request_log_text(entry);
+  EXPECT_EQ(std::count(text.begin(), text.end(), ' '), 6) << text;
+  EXPECT_EQ(text.find_first_of("\n\x1b"), std::string::npos) << text;
+  EXPECT_LT(text.size(), 300U);
+  EXPECT_LT(request_log_json(entry).size(), 400U);
+  EXPECT_EQ(nlohmann::json::parse(request_log_json(entry)).at("status"), 404);
+}
+
 TEST(RequestLog, KeepsItsFormWithAnyId) {
   RequestLogEntry entry = completion();
   for (const char* id : {"a b", "a\nb", "a\r\x1b[31m", "\xff\xc3", "\"},{\"", ""}) {

@@ -49,8 +49,11 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
      "each prompt gets one answer; give the prompt several times with --seed left out"},
     {"--stop-strings -r --reverse-prompt --stop-sequences", "--stop", ""},
     {"--eos-token-id", "--stop-token-ids", ""},
-    {"--grammar --json-schema -j --guided-json --guided-decoding-backend", "",
-     "answers cannot be bound to a grammar yet"},
+    {"--grammar --grammar-file --json-schema --json-schema-file -j -jf --guided-json "
+     "--guided-decoding-backend --structured-outputs-config",
+     "",
+     "nothing to choose: a request to `sluice serve` has its schema, and `sluice run` has "
+     "--json-schema FILE, --regex and --grammar FILE"},
     {"--lora --lora-modules --enable-lora --adapter", "",
      "adapters are not supported; merge them into the weights"},
     {"-b --batch-size", "--max-num-batched-tokens", ""},
@@ -58,12 +61,13 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"-np --parallel", "--max-num-seqs", ""},
     {"-tb --threads-batch --num-threads", "--threads", ""},
     {"-ctk --cache-type-k -ctv --cache-type-v", "--kv-cache-dtype",
-     "keys and values have one type: bfloat16, or fp8", false, "bf16"},
+     "keys and values have one type: bfloat16, fp8, or on a CPU int8", false, "bf16"},
     {"--dtype --torch-dtype", "",
      "the weights run in bf16, whichever of BF16, F16 and F32 the files have", false,
      "auto bfloat16"},
     {"-q --quantization --load-in-8bit --load-in-4bit", "",
-     "weights are as the files have them: give a GGUF file, decoded to bf16"},
+     "weights run as the files have them: config.json names FP8, AWQ, GPTQ or compressed-tensors, "
+     "and GGUF files are decoded to bf16"},
     {"--kv-events-config", "",
      "each has an option of its own: sluice serve --kv-events tcp://*:5557, --kv-events-replay, "
      "--kv-events-topic"},

@@ -168,6 +168,9 @@ Json body_schema(const BodyFacts& body, const ServerFacts& server) {
     schema["properties"]["model"]["enum"] = std::move(names);
   }
   Json rules = Json::parse(body.rules);
+  if (Json rule = one_structure_rule(body.fields()); !rule.is_null()) {
+    rules.push_back(std::move(rule));
+  }
   if (!rules.empty()) schema["allOf"] = std::move(rules);
   return schema;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <mutex>
+#include <set>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -161,11 +162,18 @@ TEST(AppStatus, CountsAndLogsWhatItRefuses) {
   app.expect_soon("sluice:http_requests_total{route=unknown,code=411}", 1);
   app.server.reset();
   ASSERT_EQ(lines.size(), 5U);
+  std::set<std::string> unknown;
   for (const metrics::RequestLogEntry& line : lines) {
     EXPECT_FALSE(has(line.route, "made")) << line.route;
+    if (line.route == "unknown") {
+      unknown.insert(line.method + " " + line.path);
+    } else {
+      EXPECT_EQ(line.method + line.path, "");
+    }
     EXPECT_EQ(line.id.size(), 32U) << "as X-Request-Id of the answer";
     EXPECT_FALSE(line.summary);
   }
+  EXPECT_TRUE(unknown.contains("GET /made/up") && unknown.contains("GET /made/up/too"));
 }
 
 // By number alone: a client may send any name.

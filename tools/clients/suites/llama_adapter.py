@@ -4,7 +4,9 @@ Their class of a server is patched, before their files are imported:
 - start() starts `sluice serve` with MODEL and what their options mean here, or skips the test with the reason;
 - requests in llama-server's own form, which Sluice does not have (/completion, /tokenize, /detokenize), and defaults
   that llama-server has as options (temperature, seed, number of tokens) are put into the forms that Sluice reads;
-- texts and numbers of tokens that only their model gives are not compared (match_regex, COUNTS).
+- texts and numbers of tokens that only their model gives are not compared (match_regex, COUNTS);
+- what Sluice says in another form is put into theirs, so that the rest of a test counts: OpenAI's "" of a first chunk
+  becomes null, a fingerprint gets their `b`, __verbose has the prompt of /apply-template.
 """
 
 import os
@@ -14,6 +16,7 @@ import tempfile
 import types
 import uuid
 
+import openai
 import pytest
 
 sys.modules["wget"] = types.ModuleType("wget")
@@ -142,7 +145,9 @@ def native_answer(data, answer):
         native["stop_type"] = "limit" if reason == "length" else "word" if choice.get("stop_reason") else "eos"
     if not data.get("stream") and not data.get("return_tokens"):
         native["tokens"] = []
-    return native | {name: answer[name] for name in ("timings", "error") if name in answer}
+    native |= {name: answer[name] for name in ("timings", "error") if name in answer}
+    native.get("timings", {}).pop("cache", None)  # which theirs do not have: where the tokens of cache_n were found
+    return native
 
 
 def with_defaults(server, body):
@@ -203,8 +208,25 @@ def make_request(self, method, path, data=None, headers=None, timeout=utils.DEFA
         data = data | {"chat_template_kwargs": {"enable_thinking": self.reasoning != "off"}}
     result = plain_request(self, method, path, data, **kwargs)
     if isinstance(result.body, dict) and "system_fingerprint" in result.body:
-        result.body["system_fingerprint"] = f"b-{result.body['system_fingerprint']}"  # theirs name a build so
+        result.body["system_fingerprint"] = build_name(result.body["system_fingerprint"])
+        if is_chat(path) and (self.debug or data.get("verbose")):
+            prompt = plain_request(self, "POST", "/apply-template", data, **kwargs).body["prompt"]
+            result.body["__verbose"] = {"prompt": prompt}
     return result
+
+
+def build_name(fingerprint):
+    """Theirs begin so."""
+    return f"b-{fingerprint}"
+
+
+def with_null(chunk):
+    """A chunk of a chat; OpenAI's first one has a text that is empty."""
+    chunk["system_fingerprint"] = build_name(chunk["system_fingerprint"])
+    delta = chunk["choices"][0]["delta"] if chunk["choices"] else {}
+    if delta.get("content") == "":
+        delta["content"] = None
+    return chunk
 
 
 def chat_defaults(server, data):
@@ -234,7 +256,26 @@ def make_stream_request(self, method, path, data=None, headers=None, host=None):
     if path in ("/completion", "/completions"):
         yield from native_events(self, data, **kwargs)
     else:
-        yield from plain_stream(self, method, path, chat_defaults(self, data) if is_chat(path) else data, **kwargs)
+        chat = is_chat(path)
+        events = plain_stream(self, method, path, chat_defaults(self, data) if chat else data, **kwargs)
+        yield from map(with_null, events) if chat else events
+
+
+def of_library(create):
+    """The same of what OpenAI's client gives, which asks the server by itself."""
+    def with_null_content(chunks):
+        for chunk in chunks:
+            if chunk.choices and chunk.choices[0].delta.content == "":
+                chunk.choices[0].delta.content = None
+            chunk.system_fingerprint = build_name(chunk.system_fingerprint)
+            yield chunk
+
+    def created(self, **kwargs):
+        answer = create(self, **kwargs)
+        if not kwargs.get("stream"):
+            answer.system_fingerprint = build_name(answer.system_fingerprint)
+        return with_null_content(answer) if kwargs.get("stream") and "messages" in kwargs else answer
+    return created
 
 
 def match_regex(regex, text):
@@ -256,4 +297,6 @@ def pytest_configure():
     server.make_request, server.make_stream_request = make_request, make_stream_request
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     utils.match_regex = match_regex
+    for resource in (openai.resources.chat.Completions, openai.resources.Completions):
+        resource.create = of_library(resource.create)
     utils.download_file = lambda *_: skip("files of their models")

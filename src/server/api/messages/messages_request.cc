@@ -92,7 +92,7 @@ Fields<MessagesBody> make_fields(bool needs_max_tokens) {
       {{.name = "output_format",
         .when_unset = "none",
         .help = "as output_config.format",
-        .field = {.form = FieldForm::kAny}},
+        .field = {.form = FieldForm::kAny, .schema = kAnswerFormatSchema}},
        [](Body& body, Json&& value) { take_format(body.params, value, "output_format"); }});
   fields.push_back(message_json<&Conversation::template_kwargs>(template_kwargs_facts()));
   fields.push_back(

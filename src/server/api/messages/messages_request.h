@@ -10,6 +10,7 @@
 
 #include "server/api/openapi.h"
 #include "server/api/request/field.h"
+#include "server/api/request/item_schemas.h"
 #include "server/api/request/request.h"
 
 namespace sluice::api {
@@ -29,7 +30,8 @@ Read<ChatRequest> read_message_count(std::string_view body, const RequestRules& 
 // the program.
 std::span<const OptionFacts> message_fields();
 std::span<const OptionFacts> message_count_fields();
-inline constexpr BodyFacts kMessageBody = {"MessageRequest", message_fields};
-inline constexpr BodyFacts kMessageCountBody = {"MessageCountRequest", message_count_fields};
+inline constexpr BodyFacts kMessageBody = {"MessageRequest", message_fields, kMessageRules};
+inline constexpr BodyFacts kMessageCountBody = {"MessageCountRequest", message_count_fields,
+                                                kMessageRules};
 
 }  // namespace sluice::api

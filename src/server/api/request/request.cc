@@ -83,6 +83,8 @@ void check_input(Body& body) {
     check_conversation(body.conversation, body.add_generation_prompt);
     body.input = std::move(body.conversation);
   } else {
+    // Of no use to a text, but what is wrong is wrong on every route.
+    check_tools(body.conversation.tools);
     body.input = *std::move(body.prompt);
   }
 }

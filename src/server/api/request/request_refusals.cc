@@ -39,7 +39,8 @@ constexpr std::array kSharedRefusals = {
 
     not_done("bad_words", "[[]]", "ban tokens with logit_bias"),
     not_done("logits_processors", "[[]]", "the sampler runs no code of clients"),
-    not_done("logprob_token_ids", "[[]]", "ask for the likeliest tokens with logprobs"),
+    not_done("logprob_token_ids", "[[]]",
+             "ask for the likeliest tokens with logprobs, or for one id with allowed_token_ids"),
     not_done("n_probs", "[0]", "ask for the likeliest tokens with logprobs"),
     not_done("n_predict", "[-1]", "give max_tokens"),
     not_done("repeat_penalty", "[1]", "give repetition_penalty"),

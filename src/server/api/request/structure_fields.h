@@ -8,6 +8,8 @@
 #include <span>
 #include <string_view>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "server/api/request/field.h"
 #include "sluice/sampling_params.h"
 
@@ -21,6 +23,10 @@ struct StructureField {
 
 // Those of all routes.
 std::span<const StructureField> structure_fields();
+
+// That at most one of these fields asks for a structure, as a JSON schema of a body with `fields`;
+// null if it has not two that could.
+nlohmann::ordered_json one_structure_rule(std::span<const OptionFacts> fields);
 
 // `response_format` and what has its form: text.format of responses, output_config.format of
 // messages. `place` is the path in the body. Errors: as StructureField::take.

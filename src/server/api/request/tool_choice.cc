@@ -18,9 +18,9 @@ constexpr std::string_view kSchema = R"({"anyOf": [
   {"enum": ["none", "auto", "required"]},
   {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"},
     "function": {"type": "object", "required": ["name"],
-                 "properties": {"name": {"type": "string"}}}}},
+                 "properties": {"name": {"type": "string", "minLength": 1}}}}},
   {"type": "object", "required": ["type", "name"], "not": {"required": ["function"]},
-   "properties": {"type": {"const": "function"}, "name": {"type": "string"}}},
+   "properties": {"type": {"const": "function"}, "name": {"type": "string", "minLength": 1}}},
   {"type": "object", "required": ["type", "allowed_tools"], "properties": {
     "type": {"const": "allowed_tools"}, "allowed_tools": {
       "type": "object", "required": ["mode", "tools"], "properties": {
@@ -28,12 +28,12 @@ constexpr std::string_view kSchema = R"({"anyOf": [
           "type": "array", "minItems": 1, "maxItems": 512, "items": {
             "type": "object", "required": ["function"], "properties": {"function": {
               "type": "object", "required": ["name"],
-              "properties": {"name": {"type": "string"}}}}}}}}}},
+              "properties": {"name": {"type": "string", "minLength": 1}}}}}}}}}},
   {"type": "object", "required": ["type", "mode", "tools"], "not": {"required": ["allowed_tools"]},
    "properties": {"type": {"const": "allowed_tools"}, "mode": {"enum": ["auto", "required"]},
      "tools": {"type": "array", "minItems": 1, "maxItems": 512, "items": {
        "type": "object", "required": ["name"], "not": {"required": ["function"]},
-       "properties": {"name": {"type": "string"}}}}}}]})";
+       "properties": {"name": {"type": "string", "minLength": 1}}}}}}]})";
 
 [[noreturn]] void refuse(const std::string& place, const Json* value, std::string_view allowed) {
   refuse_field(place, fmt::format("{} is {}; it must be {}", place,

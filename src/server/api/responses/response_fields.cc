@@ -44,7 +44,7 @@ constexpr std::array kFormatFields = {
     OptionFacts{.name = "format",
                 .when_unset = "text",
                 .help = "a JSON object, or what a schema allows",
-                .field = {.form = FieldForm::kAny}},
+                .field = {.form = FieldForm::kAny, .schema = kAnswerFormatSchema}},
     hint("verbosity", "how long the answer may be"),
 };
 
@@ -183,7 +183,8 @@ Fields<ResponseBody> make_response_fields() {
 
 }  // namespace
 
-const BodyFacts kResponseBody = {"ResponseRequest", [] { return response_fields().facts(); }};
+const BodyFacts kResponseBody = {"ResponseRequest", [] { return response_fields().facts(); },
+                                 kResponseRules};
 
 const FieldTable<ResponseBody>& response_fields() {
   static const FieldTable<ResponseBody> table(make_response_fields());
