@@ -56,15 +56,18 @@ std::unique_ptr<Device> make_device_with_hook(std::string_view spec, const Devic
   return make_cuda_device(cuda_ordinal(spec), options, std::move(hook));
 }
 
+// Ranks of a group have devices of one kind.
 std::unique_ptr<Collectives> make_collectives(Device& device, RankGroup& group, int32_t rank) {
   if (device.kind() == DeviceKind::kCpu) return std::make_unique<CpuCollectives>(group, rank);
   return make_cuda_collectives(device, group, rank);
 }
 
+// Known in every build, also for a GPU that is not here.
 size_t collectives_bytes(DeviceKind kind, int32_t num_ranks) {
   return kind == DeviceKind::kCpu || num_ranks == 1 ? 0 : cuda::rank_memory_bytes(num_ranks);
 }
 
+// "auto" is settled as for the first rank, whose device the caller has made.
 std::string device_of_rank(std::string_view spec, int32_t rank) {
   spec = settle_auto(spec);
   return spec == "cpu" ? "cpu" : fmt::format("cuda:{}", cuda_ordinal(spec) + rank);

@@ -21,6 +21,8 @@ Word* word_of(const Buffer& buffer) { return reinterpret_cast<Word*>(buffer.data
 
 }  // namespace
 
+// Zeroed before the others may write there, which is after `share`. The null stream and a wait for
+// it: the rank has no work yet.
 CudaCollectives::CudaCollectives(CudaDevice& device, RankGroup& group, int32_t rank)
     : device_(device),
       group_(group),
@@ -41,6 +43,7 @@ CudaCollectives::CudaCollectives(CudaDevice& device, RankGroup& group, int32_t r
 
 CudaCollectives::~CudaCollectives() { group_.unwatch(*word_of(has_failed_)); }
 
+// One meeting of the group, which has no other use of its slots on GPUs.
 void CudaCollectives::share(const Memory& memory) {
   shared_ = memory;
   const Card own{.ordinal = device_.ordinal(),
@@ -58,6 +61,8 @@ void CudaCollectives::share(const Memory& memory) {
   }
 }
 
+// Access is of a pair of GPUs and of the whole process. Once enabled it stays: another engine may
+// use it, too. Ranks of one GPU, as a test may have them, need none.
 void CudaCollectives::open_memory_of(int32_t rank, const Card& card) {
   if (card.ordinal != device_.ordinal()) {
     device_.make_current();

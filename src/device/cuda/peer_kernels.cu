@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kThreads = 512;
 
+// The arguments of a sum, of whatever kernel. About 400 bytes, which a launch copies.
 struct SumCall {
   Peers peers;
   CudaReport report;
@@ -293,6 +294,8 @@ __global__ void __launch_bounds__(kThreads) gather_columns(GatherKernelCall call
 
 }  // namespace
 
+// The choice depends on the size alone, so all ranks make the same one; the bits do not depend on
+// it. A message whose size is no whole number of vectors goes by lines or slices.
 void sum_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& report,
                     int64_t count) {
   const int64_t most = piece_elements(peers.num_ranks);
@@ -307,6 +310,8 @@ void sum_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& re
       SumCall{.peers = peers, .report = report, .count = count, .piece_vectors = most / 8});
 }
 
+// Vectors need columns in fours on all ranks: of a vocabulary that is divided otherwise each rank
+// may choose for itself, since the kernels' meetings are the same.
 void gather_over_peers(CudaStream& stream, const Peers& peers, const CudaReport& report,
                        const GatherCall& call) {
   GatherCall gather = call;

@@ -53,6 +53,7 @@ EngineOptions options_of_rank(const EngineOptions& options) {
   return part;
 }
 
+// All ranks follow one plan, so the fullest GPU limits it.
 DeviceInfo with_least_memory(const DeviceInfo& a, const DeviceInfo& b) {
   DeviceInfo least = a;
   least.total_memory_bytes = std::min(a.total_memory_bytes, b.total_memory_bytes);

@@ -162,7 +162,7 @@ void RankThreads::run_messages(Follower& follower, Rank& rank) {
   }
 }
 
-// Null: there is no further one.
+// Null: there is no further one. A rank is idle from here on, for `visit`, until it has the next.
 std::shared_ptr<const StepMessage> RankThreads::take(Follower& follower) {
   {
     const std::lock_guard lock(follower.mutex);
