@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/store/store_engine.h"
+#include "io/expect_error.h"
 
 namespace sluice {
 namespace {
@@ -197,6 +198,13 @@ TEST_P(RankStore, EachRankTakesWhatThePlanSays) {
       EXPECT_LE(device->peak_allocated_bytes(MemoryKind::kDevice), plan.device_used_bytes());
     }
   }
+}
+
+// The ports of all ranks are there by then, and all ranks end.
+TEST_P(RankStore, ADirectoryThatCannotBeOpenedEndsTheStart) {
+  EngineOptions options = rank_options(KvOffload::kOff, GetParam());
+  options.kv_store.dir = "/proc/no-store";
+  expect_error_with(ErrorCode::kIo, [&] { make_store_engine(options); }, {"/proc/no-store"});
 }
 
 // An engine that ends while it reads and writes, and one whose requests are left.
