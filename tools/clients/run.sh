@@ -7,9 +7,9 @@
 #                                         schema-judge, llama-suite, vllm-suite, kv-events,
 #                                         vllm-router, smg, nginx, failover; all without a name
 #
-# SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). SERVE_OPTIONS: more of
-# its options, such as --tensor-parallel-size 2. CLIENTS_DIR: where
-# each client has a virtual environment of its own, kept for the next run
+# SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). SERVE_OPTIONS: more
+# of its options, such as --tensor-parallel-size 2. CLIENTS_DIR: where each client has a virtual
+# environment of its own, kept for the next run
 # (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients). The clients come from PyPI; load-tools are
 # programs of Debian, slowhttptest and wrk, and silent-peer needs Debian's ip. llama-suite and
 # vllm-suite are those servers' own tests, from source distributions that are unpacked there, too;
@@ -114,8 +114,8 @@ install_client() {
 start_server() {
   # A debug build fills the KV cache, which without a limit is most of the memory.
   # shellcheck disable=SC2046 # several options are several words
-  "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M $(options_for "$1") ${SERVE_OPTIONS:-} \
-    >"$server_log" 2>&1 &
+  "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M $(options_for "$1") \
+    ${SERVE_OPTIONS:-} >"$server_log" 2>&1 &
   server_pid=$!
   export SERVER_PID=$server_pid
   local url="" deadline=$((SECONDS + 60))

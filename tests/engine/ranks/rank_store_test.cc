@@ -37,6 +37,7 @@ EngineOptions rank_options(KvOffload mode, int32_t num_ranks) {
   return options;
 }
 
+// Around the borders of the first blocks, and a long one.
 std::vector<Job> some_jobs() {
   std::vector<Job> jobs;
   for (const int64_t length : {1, 16, 17, 33, 64, 250}) {
@@ -113,6 +114,7 @@ TEST(RankStores, OtherNumbersOfRanksShareNothing) {
 
 // ---- Files -------------------------------------------------------------------------------------
 
+// Offsets in the header of a file, and of KV behind the ids of 16 tokens (docs/kv_store.md).
 constexpr size_t kPositionAt = 120, kLayerBytesAt = 136, kKvBegin = 8192;
 
 std::string bytes_of_file(const std::filesystem::path& path) {
