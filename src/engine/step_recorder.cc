@@ -66,6 +66,7 @@ void StepRecorder::complete(StepMessage& message, const KvTables& tables) {
   on_message_(message);
 }
 
+// For who asks another rank about blocks between two passes. Tables come with the next pass.
 void StepRecorder::send_events() {
   if (events_.empty()) return;
   StepMessage message;

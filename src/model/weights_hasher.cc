@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -65,6 +66,23 @@ void add_tensor(Hash& hash, const CheckpointTensor& tensor, std::vector<std::byt
   }
 }
 
+// The tensors of a source, whole also if the source is a rank's part of them: the KV of all ranks
+// depends on what each has. A tensor of all experts comes once.
+std::vector<CheckpointTensor> whole_tensors(const WeightSource& source,
+                                            const Checkpoint& checkpoint,
+                                            std::set<std::string>& seen) {
+  const std::string& of_all = source.part.name;
+  const bool has_own = of_all.empty() || (of_all != source.name && checkpoint.has(source.name));
+  if (!has_own) {
+    if (!seen.insert(of_all).second) return {};
+    return {checkpoint.tensor(of_all, source.part.shape)};
+  }
+  WeightSource whole = source;
+  whole.shape = source.tensor_shape();
+  whole.slice = {};
+  return tensors_of(whole, checkpoint);
+}
+
 }  // namespace
 
 WeightsHasher::WeightsHasher(const Checkpoint& checkpoint, std::span<const WeightSource> sources)
@@ -72,9 +90,16 @@ WeightsHasher::WeightsHasher(const Checkpoint& checkpoint, std::span<const Weigh
         try {
           Hash hash;
           std::vector<std::byte> piece(kPieceBytes);
+          // Of one rank the tensors are whole as they are; those of all experts then come in parts,
+          // as they always did, so that stored KV keeps its names.
+          std::set<std::string> seen;
+          const bool are_parts = std::ranges::any_of(
+              sources, [](const WeightSource& source) { return source.slice.present(); });
           for (const WeightSource& source : sources) {
             if (stop.stop_requested()) return;
-            for (const CheckpointTensor& tensor : tensors_of(source, checkpoint)) {
+            const auto tensors = are_parts ? whole_tensors(source, checkpoint, seen)
+                                           : tensors_of(source, checkpoint);
+            for (const CheckpointTensor& tensor : tensors) {
               add_tensor(hash, tensor, piece, stop);
             }
           }

@@ -38,12 +38,14 @@ bool RankPorts::begin_out(BlockId id) {
   return true;
 }
 
+// Of ranks whose port had no room for the block yet.
 void RankPorts::move_out(BlockId id, std::vector<Way>& ways) {
   visit([&](size_t rank, BlockPort& port) {
     if (ways[rank] == Way::kWaits && port.begin_out(id)) ways[rank] = Way::kMoves;
   });
 }
 
+// Ranks that have brought their part are not asked again.
 bool RankPorts::is_out(BlockId id) {
   std::vector<Way>& ways = out_.at(id);
   std::vector<Layers>& layers = layers_.at(id);
@@ -61,6 +63,7 @@ bool RankPorts::is_out(BlockId id) {
   return std::ranges::all_of(ways, is_there);
 }
 
+// All parts are out by then, so each rank has a room to give back.
 void RankPorts::end_out(BlockId id) {
   parts_.first->end_out(id);
   visit([&](size_t, BlockPort& port) { port.end_out(id); });
@@ -91,6 +94,8 @@ bool RankPorts::begin_in(BlockId id) {
   return false;
 }
 
+// Only the first of several ranks with the same heads was read into: the others get its bytes
+// before their ports take them. Ranks are visited in order, so the one before has them already.
 void RankPorts::end_in(BlockId id, bool is_whole) {
   const std::vector<Layers>& layers = layers_.at(id);
   const auto end = [&](size_t rank, BlockPort& port) {

@@ -50,9 +50,11 @@ class RankPorts final : public BlockPort {
   using Layers = std::vector<std::span<std::byte>>;
   enum class Way : uint8_t { kWaits, kMoves, kIsOut };  // of a block that goes out
 
-  // Calls `use` for each rank after the first.
+  // Calls `use` for each rank after the first, when it knows all events of blocks so far.
   void visit(const std::function<void(size_t rank, BlockPort& port)>& use);
+  // Whether the rank before it has the same KV heads.
   bool is_copy(size_t rank) const { return rank % static_cast<size_t>(parts_.num_copies) != 0; }
+  // Begins to bring the parts out that have not begun yet.
   void move_out(BlockId id, std::vector<Way>& ways);
 
   Parts parts_;

@@ -158,6 +158,7 @@ void RankThreads::run_messages(Follower& follower, Rank& rank) {
   KvMirror mirror(front_.plan().kv_layout.block.block_tokens);
   while (const auto message = take(follower)) {
     mirror.apply(*message, rank.follower());
+    // One without spans brings events of blocks alone.
     if (!message->spans.empty()) rank.follow({.message = *message, .tables = mirror});
   }
 }

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
+#include "engine/ranks/failing_link.h"
 #include "io/expect_error.h"
-#include "support/failing_link.h"
 #include "support/run_bits.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
@@ -33,6 +33,7 @@ class RankLives : public ::testing::Test {
   }
 };
 
+// Prompts are computed in spans of 64 tokens, but for layer-wise prefill, which takes them whole.
 EngineOptions rank_options(int32_t num_ranks, KvOffload mode = KvOffload::kOff) {
   EngineOptions options = testing::tiny_options("llama-group2-linear");
   if (mode != KvOffload::kOff) options = testing::with_offload(options, mode);
@@ -56,6 +57,7 @@ std::vector<Job> some_jobs() {
   return jobs;
 }
 
+// Nothing of an engine is left for the next one, whatever number of ranks it had.
 TEST_F(RankLives, OneAfterTheOther) {
   const std::vector<Job> jobs = some_jobs();
   for (const int32_t num_ranks : {2, 4}) {

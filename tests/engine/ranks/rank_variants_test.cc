@@ -43,6 +43,7 @@ EngineOptions with_ranks(EngineOptions options, int32_t num_ranks) {
   return options;
 }
 
+// Of every row of one sequence.
 std::vector<float> logits_of(const EngineOptions& options, const std::vector<int32_t>& tokens) {
   return LLM(options).trace(tokens, {}).logits.data;
 }
@@ -76,6 +77,7 @@ void expect_near_one_rank(const EngineOptions& one, const EngineOptions& other, 
   }
 }
 
+// Prompts alone, and behind a beginning that they share.
 std::vector<Job> some_jobs(int64_t longest) {
   std::vector<Job> jobs;
   const std::vector<int32_t> shared = random_tokens(longest / 2, 3);
@@ -142,6 +144,8 @@ TEST_F(RankVariants, ProfilesAreDividedAsHeads) {
 
 // ---- KV in 8 bits ------------------------------------------------------------------------------
 
+// A rank rounds the keys and values of its own heads, with scales of their own: another number of
+// ranks changes what is rounded by a bf16 step at most.
 TEST_F(RankVariants, KvInEightBits) {
   for (const char* model : {"llama-group2-linear", "qwen3-group2-tied"}) {
     for (const KvCacheDtype dtype : {KvCacheDtype::kFp8, KvCacheDtype::kInt8}) {
@@ -176,6 +180,7 @@ EngineOptions chunk_options(const TempDir& dir, bool has_key) {
   return options;
 }
 
+// Queries of three zones of keys, for the heads of each rank; prompts of up to four chunks.
 TEST_F(RankVariants, DualChunkAttention) {
   const TempDir dir, plain_dir;
   const EngineOptions options = chunk_options(dir, true);

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/ranks/failing_link.h"
 #include "server/app/rig.h"
-#include "support/failing_link.h"
 
 namespace sluice::server {
 namespace {
