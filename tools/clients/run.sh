@@ -114,14 +114,8 @@ install_client() {
 start_server() {
   # A debug build fills the KV cache, which without a limit is most of the memory.
   # shellcheck disable=SC2046 # several options are several words
-<<<<<<< HEAD
-  "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M \
-    $(options_for "$1") ${SERVE_OPTIONS:-} \
-    >"$server_log" 2>&1 &
-=======
   "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M $(options_for "$1") \
     ${SERVE_OPTIONS:-} >"$server_log" 2>&1 &
->>>>>>> i40b
   server_pid=$!
   export SERVER_PID=$server_pid
   local url="" deadline=$((SECONDS + 60))
