@@ -26,13 +26,17 @@ SMALL = {**OPTIONS, "kv_cache_bytes": "32M"}
 def interrupt_after(seconds):
     """Ctrl-C after this many seconds; the block must raise KeyboardInterrupt soon after."""
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if a shell started this with &
     start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            try:
+                yield
+            finally:
+                timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - start < seconds + 10
 
 

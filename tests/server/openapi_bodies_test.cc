@@ -101,6 +101,8 @@ std::vector<Bodies> body_table() {
       user,
       "{}",
       R"({"type":"message","role":"user","content":"a"})",
+      R"({"type":"message","role":"user","content":null})",
+      R"({"role":"assistant","content":null})",
       R"({"role":"user"})",
       R"({"role":"tool","content":"a"})",
       R"({"role":"user","content":[{"type":"input_image"}]})",

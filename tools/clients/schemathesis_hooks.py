@@ -11,11 +11,12 @@ import schemathesis
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 # Texts of errors: about the tokens of a text, a conversation without one, names that two lists must share, tools of
-# which none is a function, a call beside a structure, numbers that depend on each other or on the model, what a text
-# means that is a schema, a tag or a grammar, and what is left of a vocabulary.
+# which none is a function, a call beside a structure, an answer with a structure that may not end where it is complete
+# (ignore_eos, min_tokens), numbers that depend on each other or on the model, what a text means that is a schema, a tag
+# or a grammar, and what is left of a vocabulary.
 BEYOND_DESCRIPTION = (
     "context_length", "prompt is too long", "has no message and no call",
-    "the answer has a structure of its own",
+    "the answer has a structure of its own", "structured output ends",
     "which is not among tools", "but there are no tools", "the most tokens that the answer can have",
     "fit beside the model's own", "leave no token that it allows", "schema: ", "structural_tag: ",
     "grammar: ", "regex: ",

@@ -168,10 +168,12 @@ TOKENIZER_OF_HF = transformers.AutoTokenizer.from_pretrained
 
 
 def with_nulls(answer):
-    """An answer of OpenAI's client; in chunks vLLM leaves the same members out."""
+    """An answer of OpenAI's client, a raw one as it is; in chunks vLLM leaves the same members out."""
+    if not hasattr(answer, "choices"):
+        return answer
     if not RemoteOpenAIServer.has_details:
         answer.usage.prompt_tokens_details = answer.usage.completion_tokens_details = None
-    for part in [answer, *(getattr(answer, "choices", None) or [])]:
+    for part in [answer, *(answer.choices or [])]:
         for name in NULLS:
             if not hasattr(part, name):
                 setattr(part, name, None)

@@ -85,7 +85,7 @@ inline constexpr std::string_view kResponseItemSchema = R"({
     {"required": ["role", "content"],
      "properties": {"type": {"enum": ["message", "", null]},
        "role": {"enum": ["user", "assistant", "system", "developer"]},
-       "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
+       "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
          "type": "object", "required": ["type", "text"],
          "properties": {"type": {"enum": ["input_text", "output_text"]},
                         "text": {"type": ["string", "null"]}}}}]}}},
