@@ -1,5 +1,7 @@
 // Sums over ranks: the bits follow from the ranks' numbers alone, and a rank that fails or stays
 // away ends the wait of the others.
+#include "device/collectives.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -10,7 +12,6 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "device/collectives.h"
 #include "io/expect_error.h"
 #include "support/rank_run.h"
 
