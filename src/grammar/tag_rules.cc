@@ -125,7 +125,7 @@ const Json& TagRules::list(const Json& object, const std::string& pointer, const
 TagRules::Texts TagRules::texts(const Json& object, const std::string& pointer, const char* name) {
   Texts all;
   for (const Json& value : list(object, pointer, name)) {
-    if (!value.is_string() || value == "") {
+    if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
       fail_at(pointer_to(pointer, name),
               fmt::format("has {}; it must have texts that are not empty", describe_json(value)));
     }
@@ -217,7 +217,7 @@ std::string TagRules::triggered(const Texts& triggers, const Texts& tags, bool i
   Texts excluded = triggers;
   excluded.insert(excluded.end(), ends.begin(), ends.end());
   const std::string free = free_text(excluded);
-  const std::string name = rules_.new_name("tags");
+  std::string name = rules_.new_name("tags");
   rules_.set(name, fmt::format("{} | {} {} {}", free, free, rule_choice(tags),
                                is_single ? "" : std::string_view(name)));
   return name;

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "core/option_check.h"
+#include "server/api/request/structure_fields.h"
 
 namespace sluice::api {
 namespace {
