@@ -18,6 +18,9 @@ namespace sluice {
 
 class RankGroup;  // device/host/rank_group.h
 
+// Ranks that GPUs of one machine can have: their memory for sums has places for this many.
+inline constexpr int32_t kMaxGpuRanks = 8;
+
 class Collectives {
  public:
   virtual ~Collectives() = default;

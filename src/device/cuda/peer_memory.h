@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/collectives.h"
+
 namespace sluice::cuda {
 
-inline constexpr int32_t kMaxRanks = 8;
+inline constexpr int32_t kMaxRanks = kMaxGpuRanks;
 
 // How a message is summed, by its size: up to kMaxLineBytes each rank sends it to all others as
 // lines (sum_lines), then as it is (sum_pieces), while it has at most kMaxPieceBytes for all others

@@ -12,9 +12,6 @@
 namespace sluice {
 namespace {
 
-// Of one machine; the collectives of GPUs have places for this many (device/cuda/peer_kernels.h).
-constexpr int32_t kMaxGpuRanks = 8;
-
 // Less is not worth a second GPU.
 constexpr double kLeastGain = 1.1;
 

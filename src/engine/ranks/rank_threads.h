@@ -1,9 +1,9 @@
 // RankThreads: the ranks after the first one, as threads of this process, each with a device of its
 // own.
 //
-// Made by EngineStations for several ranks. Each thread makes its Rank from the
-// first rank's plan and files, and then runs every pass that it is sent (StepMessage); it has no
-// scheduler, no requests and no clock. A rank that fails ends the passes of all
+// Made by EngineStations for several ranks. Each thread makes its Rank from the first rank's plan
+// and files, and then runs every pass that it is sent (StepMessage); it has no scheduler, no
+// requests and no clock. A rank that fails ends the passes of all
 // (device/host/rank_group.h). Thread rule: the engine's thread.
 #pragma once
 
