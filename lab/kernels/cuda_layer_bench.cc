@@ -2,12 +2,15 @@
 // with which it shares multiprocessors and overlaps, differs from its cost back to back
 // (cuda_ops_bench).
 //
-//   cuda_layer_bench [CONTEXT [MOST_ROWS]]   tokens of context of each row (1024); of 1, 4 and 16
-//                                            rows those up to MOST_ROWS (16)
+//   cuda_layer_bench [CONTEXT [MOST_ROWS [FORMAT]]]   tokens of context of each row (1024); of 1, 4
+//                                                     and 16 rows those up to MOST_ROWS (16);
+//                                                     weights in bf16 (the default), fp8 or int4
 //
 // Times are those of graph replays over many layers with weights and KV of their own, so that
 // nothing is read from L2. The cost of an op is the time saved by leaving it out.
 #include <cstdlib>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "cuda_workbench.h"
@@ -33,9 +36,10 @@ struct Model {
   int num_layers;
 
   // Bytes that a layer must read: its weights, and the keys and values of each row.
-  double bytes(int64_t rows, int64_t context) const {
-    const int64_t weights = hidden * (qkv_width() + q_width() + 3 * intermediate);
-    return 2.0 * static_cast<double>(weights + rows * context * 2 * num_kv_heads * kHeadDim);
+  double bytes(WeightFormat format, int64_t rows, int64_t context) const {
+    return static_cast<double>(weight_bytes(format, qkv_width() + 2 * intermediate, hidden) +
+                               weight_bytes(format, hidden, q_width() + intermediate)) +
+           2.0 * static_cast<double>(rows * context * 2 * num_kv_heads * kHeadDim);
   }
   int64_t q_width() const { return num_q_heads * kHeadDim; }
   int64_t qkv_width() const { return (num_q_heads + 2 * num_kv_heads) * kHeadDim; }
@@ -62,8 +66,12 @@ struct Layer {
 // A decode step's layers for `rows` sequences of `context` tokens.
 class Step {
  public:
-  Step(Workbench& bench, const Model& model, int64_t rows, int32_t context)
-      : bench_(bench), model_(model), rows_(rows), num_bytes_(model.bytes(rows, context)) {
+  Step(Workbench& bench, const Model& model, WeightFormat format, int64_t rows, int32_t context)
+      : bench_(bench),
+        model_(model),
+        format_(format),
+        rows_(rows),
+        num_bytes_(model.bytes(format, rows, context)) {
     const int32_t blocks_per_row = context / kBlockTokens + 1;
     for (int i = 0; i < model.num_layers; ++i) {
       layers_.push_back(make_layer(static_cast<int32_t>(blocks_per_row * rows)));
@@ -98,13 +106,13 @@ class Step {
  private:
   Layer make_layer(int32_t num_blocks) {
     Layer layer{.input_norm = bench_.tensor(DType::kBF16, {model_.hidden}),
-                .qkv = bench_.weight(model_.qkv_width(), model_.hidden),
+                .qkv = bench_.weight(model_.qkv_width(), model_.hidden, format_),
                 .q_norm = bench_.tensor(DType::kBF16, {kHeadDim}),
                 .k_norm = bench_.tensor(DType::kBF16, {kHeadDim}),
-                .o = bench_.weight(model_.hidden, model_.q_width()),
+                .o = bench_.weight(model_.hidden, model_.q_width(), format_),
                 .post_norm = bench_.tensor(DType::kBF16, {model_.hidden}),
-                .gate_up = bench_.weight(2 * model_.intermediate, model_.hidden),
-                .down = bench_.weight(model_.hidden, model_.intermediate),
+                .gate_up = bench_.weight(2 * model_.intermediate, model_.hidden, format_),
+                .down = bench_.weight(model_.hidden, model_.intermediate, format_),
                 .kv = {}};
     layer.kv.shape = {.num_kv_heads = static_cast<int32_t>(model_.num_kv_heads),
                       .head_dim = kHeadDim,
@@ -182,6 +190,7 @@ class Step {
 
   Workbench& bench_;
   Model model_;
+  WeightFormat format_;
   int64_t rows_;
   double num_bytes_;
   std::vector<Layer> layers_;
@@ -190,6 +199,13 @@ class Step {
   AttentionBatch batch_;
 };
 
+std::optional<WeightFormat> format_named(std::string_view name) {
+  if (name == "bf16") return WeightFormat::kBFloat16;
+  if (name == "fp8") return WeightFormat::kE4m3Blocks;
+  if (name == "int4") return WeightFormat{.numbers = WeightNumbers::kUint4, .group_cols = 128};
+  return std::nullopt;
+}
+
 }  // namespace
 }  // namespace sluice::bench
 
@@ -197,8 +213,12 @@ int main(int argc, char** argv) {
   using namespace sluice::bench;
   const int32_t context = argc > 1 ? std::atoi(argv[1]) : 1024;
   const int32_t most_rows = argc > 2 ? std::atoi(argv[2]) : 16;
-  if (context < 1 || most_rows < 1) {
-    fmt::print(stderr, "cuda_layer_bench: [CONTEXT [MOST_ROWS]] are numbers from 1 on\n");
+  const std::string_view name = argc > 3 ? argv[3] : "bf16";
+  const auto format = format_named(name);
+  if (context < 1 || most_rows < 1 || !format) {
+    fmt::print(stderr,
+               "cuda_layer_bench: CONTEXT and MOST_ROWS are numbers from 1 on, FORMAT is bf16, fp8 "
+               "or int4\n");
     return 2;
   }
   print_header("layers of a decode step");
@@ -209,7 +229,7 @@ int main(int argc, char** argv) {
       if (rows > most_rows) continue;
       Workbench bench(kDeviation);
       prepare_ops(bench.stream());
-      Step(bench, model, rows, context).print(rate);
+      Step(bench, model, *format, rows, context).print(rate);
     }
   }
   return 0;

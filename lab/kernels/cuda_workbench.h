@@ -87,7 +87,8 @@ class Workbench {
     return tensor(values, {std::ssize(values)});
   }
 
-  PackedWeight weight(int64_t n, int64_t k) {
+  PackedWeight weight(int64_t n, int64_t k, WeightFormat format = WeightFormat::kBFloat16) {
+    if (has_scales(format)) return weight_of_codes(n, k, format);
     return {.data = tensor(DType::kBF16, {n, k}).bytes(), .num_rows = n, .num_cols = k};
   }
 
@@ -150,6 +151,34 @@ class Workbench {
   // Not a power of two, so that rows of a matrix differ.
   static constexpr size_t kNoiseElements = (size_t{1} << 20) + 8;
   static constexpr size_t kNoiseStep = 100003;
+
+  // Codes of any value but the NaN of e4m3, and zero points in the middle.
+  PackedWeight weight_of_codes(int64_t n, int64_t k, WeightFormat format) {
+    const bool is_e4m3 = stores_e4m3(format);
+    const uint64_t mask = is_e4m3 ? 0xbfbfbfbfbfbfbfbfu : 0x0f0f0f0f0f0f0f0fu;
+    std::vector<uint64_t> codes(static_cast<size_t>(n * k / 8));
+    std::mt19937_64 generator(1);
+    for (uint64_t& eight : codes) eight = generator() & mask;
+    const int64_t per_row = scales_per_row(format, k);
+    const int64_t scale_rows = (n + format.group_rows - 1) / format.group_rows;
+    std::vector<float> scales(static_cast<size_t>(scale_rows * per_row), is_e4m3 ? 0.05f : 0.01f);
+    std::vector<uint8_t> zeros(scales.size(), 8);
+    const PackedWeight weight = {.data = allocate(packed_weight_bytes(device_, n, k, format)),
+                                 .num_rows = n,
+                                 .num_cols = k,
+                                 .format = format};
+    PackWeightArgs args = {
+        .src = TensorView(reinterpret_cast<std::byte*>(codes.data()), DType::kU8, {n, k}),
+        .dst = weight,
+        .scales = TensorView(reinterpret_cast<std::byte*>(scales.data()), DType::kF32,
+                             {scale_rows, per_row}),
+        .scale_rows = format.group_rows};
+    if (!is_e4m3)
+      args.zeros = TensorView(reinterpret_cast<std::byte*>(zeros.data()), DType::kU8, {n, per_row});
+    pack_weight(*stream_, args);
+    stream_->synchronize();
+    return weight;
+  }
 
   template <typename T>
   Buffer upload(const std::vector<T>& values) {

@@ -82,15 +82,15 @@ struct E4m3Codec {
   }
 
   // Tiles in turn, so that no product waits for the one before.
-  template <int kTiles, bool kHigh>
-  __device__ static void add_group(const Stage<E4m3Codec, kTiles>& stage,
+  template <bool kHigh>
+  __device__ static void add_group(const Stage<E4m3Codec>& stage,
                                    const Columns<E4m3Codec, kHigh>& x, const Lane& lane,
-                                   Sums<kTiles, kHigh>& sums) {
-    Sums<kTiles, kHigh> of_group;
+                                   Sums<kRingTiles, kHigh>& sums) {
+    Sums<kRingTiles, kHigh> of_group;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kRingTiles; ++tile) {
         const auto& upper = stage.codes[tile][0][i / 2][lane.id].pairs;
         const auto& lower = stage.codes[tile][1][i / 2][lane.id].pairs;
         of_group.add(tile, x, i, read_codes(upper[i % 2 * 2], upper[i % 2 * 2 + 1]),
@@ -98,24 +98,13 @@ struct E4m3Codec {
       }
     }
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int tile = 0; tile < kRingTiles; ++tile) {
       const int row = tile * kRingTileRows + lane.row();
       sums.add_scaled(tile, of_group, stage.scale(0, row) * kProductScale,
                       stage.scale(0, row + 8) * kProductScale);
     }
   }
 };
-
-// By the weight's shape alone, of 9 tried in a chain of the products of a model of 8 G weights
-// (docs/kernels/cuda_ops.md). Weights with few rows, o and down, share the fastest of down, which
-// has three times the bytes.
-void launch(CudaStream& stream, const E4m3Call& call, DType out) {
-  const int num_multiprocessors = stream.cuda_device().properties().multiProcessorCount;
-  if (call.product.n <= 32 * num_multiprocessors) {
-    return launch_skinny_codes<E4m3Codec, 2, 16, 2>(stream, call, out, 1);
-  }
-  launch_skinny_codes<E4m3Codec, 2, 8, 2>(stream, call, out, 2);
-}
 
 // One warp per element of out: lanes take every 32nd column, then add up.
 template <typename Out>
@@ -184,13 +173,14 @@ SkinnyCall make_call(const MatmulArgs& args) {
 }  // namespace
 
 void matmul_skinny_e4m3(CudaStream& stream, const MatmulArgs& args) {
-  launch(stream, {make_call(args), scales_of(args.weight)}, args.out.dtype());
+  launch_skinny_codes<E4m3Codec>(stream, {make_call(args), scales_of(args.weight)},
+                                 args.out.dtype());
 }
 
 void gated_skinny_e4m3(CudaStream& stream, const GatedProductArgs& args) {
   SkinnyCall call = make_call({.x = args.x, .weight = args.weight, .bias = {}, .out = args.out});
   call.gated = static_cast<int32_t>(args.out.dim(1));
-  launch(stream, {call, scales_of(args.weight)}, DType::kBF16);
+  launch_skinny_codes<E4m3Codec>(stream, {call, scales_of(args.weight)}, DType::kBF16);
 }
 
 void matmul_any_e4m3(CudaStream& stream, const MatmulArgs& args) {

@@ -20,7 +20,13 @@ namespace sluice::cuda {
 
 inline constexpr int kGroup = 128;        // columns that a warp takes at once
 inline constexpr int kRingTileRows = 16;  // weight rows of one product
-inline constexpr int kPieceBytes = 64;    // of a row: what four lanes copy at once
+// One shape for all weights, since the bits of a row may not depend on the number of rows: in
+// layers of a model of 8 G weights the fastest of those tried (docs/kernels/cuda_ops.md).
+inline constexpr int kRingTiles = 2;   // of a part
+inline constexpr int kRingWarps = 16;  // of a block, which share the columns of a part
+inline constexpr int kRingDepth = 2;   // groups that a warp copies ahead
+inline constexpr int kRingThreads = kRingWarps * kWarpThreads;
+inline constexpr int kPieceBytes = 64;  // of a row: what four lanes copy at once
 
 // The lane 4 g + t has rows g and g + 8 of each tile, and their sums for rows 2 t and 2 t + 1 of x.
 struct Lane {
@@ -58,11 +64,11 @@ __device__ inline void multiply_tile(float (&sums)[4], const uint32_t (&w)[4], u
 
 // What a warp needs of 128 columns of its rows: codes, and the rows' scales and zero points. Loads
 // of these from global memory would make each group wait for their latency.
-template <typename Codec, int kTiles>
+template <typename Codec>
 struct Stage {
-  static constexpr int kRows = kTiles * kRingTileRows;
+  static constexpr int kRows = kRingTiles * kRingTileRows;
 
-  Bf16x8 codes[kTiles][2][Codec::kPieces][kWarpThreads];  // rows g, then g + 8
+  Bf16x8 codes[kRingTiles][2][Codec::kPieces][kWarpThreads];  // rows g, then g + 8
   float scales[Codec::kScales][kRows];
   uint32_t zeros[Codec::kScales][Codec::kHasZeros ? kRows / 4 : 4];  // u8, four rows a word
 
@@ -74,20 +80,22 @@ struct Stage {
 
 // The row of the weight that row `row` of part `part` is. A part has the rows of one block; with a
 // gate the first half of its tiles are gates, the second half `up`.
-template <int kTiles, bool kGated>
+template <bool kGated>
+inline constexpr int kPartRows = (kGated ? kRingTiles / 2 : kRingTiles) * kRingTileRows;
+
+template <bool kGated>
 __device__ inline int weight_row(const SkinnyCall& call, int part, int row) {
-  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kRingTileRows;
+  constexpr int kRows = kPartRows<kGated>;
   return part * kRows + row + (kGated && row >= kRows ? call.gated - kRows : 0);
 }
 
 // Where a warp is in the parts of its block: at a group of 128 columns of one of them.
-template <int kWarps>
 struct Place {
   int part;
   int group;
 
   __device__ void advance(int num_groups) {
-    group += kWarps;
+    group += kRingWarps;
     if (group < num_groups) return;
     group = static_cast<int>(threadIdx.x) / kWarpThreads;
     part += static_cast<int>(gridDim.x);
@@ -97,11 +105,11 @@ struct Place {
 // Scales and zero points of row `row` of the part. Codec::scale_at(call, row, group, s) is where
 // the scale `s` of the weight's row and group lies, and zero_at where the zero points of four rows
 // lie, from a multiple of 4 on.
-template <typename Codec, int kTiles, bool kGated>
+template <typename Codec, bool kGated>
 __device__ inline void copy_values(const typename Codec::Call& all, int part, int group, int row,
-                                   Stage<Codec, kTiles>& to) {
+                                   Stage<Codec>& to) {
   if (row >= to.kRows) return;
-  const int from = weight_row<kTiles, kGated>(all.product, part, row);
+  const int from = weight_row<kGated>(all.product, part, row);
   const bool is_there = from < all.product.n;
 #pragma unroll
   for (int s = 0; s < Codec::kScales; ++s) {
@@ -113,9 +121,9 @@ __device__ inline void copy_values(const typename Codec::Call& all, int part, in
   }
 }
 
-template <typename Codec, int kTiles, bool kGated>
+template <typename Codec, bool kGated>
 __device__ inline void copy_stage(const typename Codec::Call& all, int part, int group,
-                                  const Lane& lane, Stage<Codec, kTiles>& to) {
+                                  const Lane& lane, Stage<Codec>& to) {
   const uint32_t row_bytes = Codec::row_bytes(all);  // unsigned: one instruction an address
 #pragma unroll
   for (int piece = 0; piece < Codec::kPieces; ++piece) {
@@ -123,8 +131,8 @@ __device__ inline void copy_stage(const typename Codec::Call& all, int part, int
     const std::byte* column = static_cast<const std::byte*>(all.product.weight) + in_row;
     const int num_rows = in_row < row_bytes ? all.product.n : 0;
 #pragma unroll
-    for (int half = 0; half < 2 * kTiles; ++half) {
-      const int row = weight_row<kTiles, kGated>(all.product, part, half * 8) + lane.row();
+    for (int half = 0; half < 2 * kRingTiles; ++half) {
+      const int row = weight_row<kGated>(all.product, part, half * 8) + lane.row();
       copy_async(&to.codes[half / 2][half % 2][piece][lane.id],
                  column + static_cast<uint64_t>(static_cast<uint32_t>(row)) * row_bytes,
                  row < num_rows);
@@ -132,7 +140,7 @@ __device__ inline void copy_stage(const typename Codec::Call& all, int part, int
   }
 #pragma unroll
   for (int first = 0; first < to.kRows; first += kWarpThreads) {
-    copy_values<Codec, kTiles, kGated>(all, part, group, first + lane.id, to);
+    copy_values<Codec, kGated>(all, part, group, first + lane.id, to);
   }
 }
 
@@ -218,72 +226,88 @@ struct Sums {
   }
 };
 
-// The sums of the warps, of two parts, so that one barrier a part is enough.
-template <int kTiles, int kWarps, bool kHigh>
-struct SharedSums {
-  static constexpr int kBanks = kHigh ? 2 : 1;
+// The sums of a block's warps. Of up to 8 rows of x it has those that are there: what shared memory
+// is left is that of the next kernel, which begins early.
+template <bool kHigh>
+class SharedSums {
+ public:
+  __host__ __device__ static constexpr size_t bytes(int m) {
+    return sizeof(float4) * kRingWarps * kRingTiles * kBanks * 8 * num_quarters(m);
+  }
 
-  float4 of_warps[kWarps][kTiles][kBanks][kWarpThreads];
+  __device__ SharedSums(void* memory, int m)
+      : sums_(static_cast<float4*>(memory)), num_quarters_(num_quarters(m)) {}
 
-  __device__ void put(int warp, const Lane& lane, const Sums<kTiles, kHigh>& sums) {
+  __device__ void put(int warp, const Lane& lane, const Sums<kRingTiles, kHigh>& sums) {
+    if (lane.quarter() >= num_quarters_) return;
+    const int in_bank = lane.row() * num_quarters_ + lane.quarter();
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      auto& mine = of_warps[warp][tile];
+    for (int tile = 0; tile < kRingTiles; ++tile) {
+      float4* mine = sums_ + bank(warp, tile) + in_bank;
       const auto& low = sums.low[tile];
-      mine[0][lane.id] = {low[0], low[1], low[2], low[3]};
+      *mine = {low[0], low[1], low[2], low[3]};
       const auto& high = sums.high[tile];
-      if (kHigh) mine[kBanks - 1][lane.id] = {high[0], high[1], high[2], high[3]};
+      if (kHigh) mine[8 * num_quarters_] = {high[0], high[1], high[2], high[3]};
     }
   }
 
   // The sum of a row of x and a row of the part.
   __device__ float total(int x_row, int row) const {
     const int in_tile = row % kRingTileRows;
-    const int lane = in_tile % 8 * 4 + x_row % 8 / 2;
+    const int lane = in_tile % 8 * num_quarters_ + x_row % 8 / 2;
     const int value = in_tile / 8 * 2 + x_row % 2;
-    const auto& first = of_warps[0][row / kRingTileRows][kHigh ? x_row / 8 : 0][lane];
-    const float* mine = reinterpret_cast<const float*>(&first) + value;
+    const int high = kHigh ? x_row / 8 * 8 * num_quarters_ : 0;
+    const float4* first = sums_ + bank(0, row / kRingTileRows) + high + lane;
+    const float* mine = reinterpret_cast<const float*>(first) + value;
+    const int stride = bank(1, 0) * 4;
     float sum = 0.0f;
 #pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) {
-      sum += mine[warp * kTiles * kBanks * kWarpThreads * 4];
-    }
+    for (int warp = 0; warp < kRingWarps; ++warp) sum += mine[warp * stride];
     return sum;
   }
+
+ private:
+  static constexpr int kBanks = kHigh ? 2 : 1;
+
+  // A quarter has two rows of x.
+  __host__ __device__ static constexpr int num_quarters(int m) { return kHigh ? 4 : (m + 1) / 2; }
+  __device__ int bank(int warp, int tile) const {
+    return (warp * kRingTiles + tile) * kBanks * 8 * num_quarters_;
+  }
+
+  float4* sums_;
+  int num_quarters_;
 };
 
-template <typename Codec, int kTiles, int kWarps, int kDepth, bool kHigh>
-struct RingShared {
-  Stage<Codec, kTiles> ring[kWarps][kDepth];
-  SharedSums<kTiles, kWarps, kHigh> sums[2];
-};
+template <typename Codec>
+using Ring = Stage<Codec>[kRingWarps][kRingDepth];
 
-// Codes are copied kDepth groups ahead, over the borders of parts too. Codec::add_group adds the
-// products of a group, times its scales, to sums.
-template <typename Codec, int kTiles, int kWarps, int kDepth, bool kHigh, typename Out, bool kGated>
-__global__ void __launch_bounds__(kWarps* kWarpThreads)
+// Codes are copied kRingDepth groups ahead, over the borders of parts too. Codec::add_group adds
+// the products of a group, times its scales, to sums.
+template <typename Codec, bool kHigh, typename Out, bool kGated>
+__global__ void __launch_bounds__(kRingThreads)
     skinny_codes(const __grid_constant__ typename Codec::Call all) {
   extern __shared__ __align__(16) std::byte dynamic_shared[];
-  auto& shared =
-      *reinterpret_cast<RingShared<Codec, kTiles, kWarps, kDepth, kHigh>*>(dynamic_shared);
+  auto& ring = *reinterpret_cast<Ring<Codec>*>(dynamic_shared);
+  using BlockSums = SharedSums<kHigh>;
   const SkinnyCall& call = all.product;
-  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kRingTileRows;
+  constexpr int kRows = kPartRows<kGated>;
   const int num_parts = ((kGated ? call.gated : call.n) + kRows - 1) / kRows;
   const int num_groups = (call.k + kGroup - 1) / kGroup;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const Lane lane = {static_cast<int>(threadIdx.x) % kWarpThreads};
-  Place<kWarps> next = {.part = static_cast<int>(blockIdx.x), .group = warp};
+  Place next = {.part = static_cast<int>(blockIdx.x), .group = warp};
   if (warp >= num_groups) next.part = num_parts;  // a warp without columns
   const auto copy_next = [&](int slot) {
     if (next.part < num_parts) {
-      copy_stage<Codec, kTiles, kGated>(all, next.part, next.group, lane, shared.ring[warp][slot]);
+      copy_stage<Codec, kGated>(all, next.part, next.group, lane, ring[warp][slot]);
       next.advance(num_groups);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
   // Before x exists, as in skinny.cu.
 #pragma unroll
-  for (int slot = 0; slot < kDepth; ++slot) copy_next(slot);
+  for (int slot = 0; slot < kRingDepth; ++slot) copy_next(slot);
   let_next_kernel_start();
   wait_for_earlier_work();
   Columns<Codec, kHigh> x(call, lane);
@@ -291,73 +315,68 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   int slot = 0;
   int turn = 0;
   for (int part = blockIdx.x; part < num_parts; part += gridDim.x, turn ^= 1) {
-    Sums<kTiles, kHigh> sums;
-    for (int group = warp; group < num_groups; group += kWarps) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
+    Sums<kRingTiles, kHigh> sums;
+    for (int group = warp; group < num_groups; group += kRingWarps) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(kRingDepth - 1) : "memory");
       __syncwarp();  // scales were copied by other lanes
       x.prepare();
-      Codec::add_group(shared.ring[warp][slot], x, lane, sums);
+      Codec::add_group(ring[warp][slot], x, lane, sums);
       // Here, since copy_next takes about as long as the load.
-      x.load(group + kWarps < num_groups ? group + kWarps : warp);
+      x.load(group + kRingWarps < num_groups ? group + kRingWarps : warp);
       __syncwarp();
       copy_next(slot);
-      slot = slot + 1 == kDepth ? 0 : slot + 1;
+      slot = slot + 1 == kRingDepth ? 0 : slot + 1;
     }
-    auto& shared_sums = shared.sums[turn];
+    // Of two parts in turn, so that one barrier a part is enough.
+    BlockSums shared_sums(dynamic_shared + sizeof(ring) + turn * BlockSums::bytes(call.m), call.m);
     shared_sums.put(warp, lane, sums);
     __syncthreads();
     // Another warp each time, since the others go on.
     const int thread =
-        static_cast<int>(threadIdx.x + (part / gridDim.x) * kWarpThreads) % (kWarps * kWarpThreads);
+        static_cast<int>(threadIdx.x + (part / gridDim.x) * kWarpThreads) % (kRingThreads);
     const auto total = [&](int x_row, int row) { return shared_sums.total(x_row, row); };
     if constexpr (kGated) {
-      write_gated<kRows, kWarps * kWarpThreads>(call, part, thread, total);
+      write_gated<kRows, kRingThreads>(call, part, thread, total);
     } else {
-      write_sums<kRows, kWarps * kWarpThreads, Out>(call, part, thread, total);
+      write_sums<kRows, kRingThreads, Out>(call, part, thread, total);
     }
   }
 }
 
-template <typename Codec, int kTiles, int kWarps, int kDepth, bool kHigh, typename Out, bool kGated>
-void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, int blocks) {
-  constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kRingTileRows;
-  using Shared = RingShared<Codec, kTiles, kWarps, kDepth, kHigh>;
-  const auto kernel = skinny_codes<Codec, kTiles, kWarps, kDepth, kHigh, Out, kGated>;
-  check_cuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)),
-      "cudaFuncSetAttribute");
+template <typename Codec, bool kHigh, typename Out, bool kGated>
+void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call) {
+  constexpr int kRows = kPartRows<kGated>;
+  const auto shared_bytes = [](int m) {
+    return sizeof(Ring<Codec>) + 2 * SharedSums<kHigh>::bytes(m);
+  };
+  const auto kernel = skinny_codes<Codec, kHigh, Out, kGated>;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes(kHigh ? 16 : 8))),
+             "cudaFuncSetAttribute");
   const int32_t n = kGated ? call.product.gated : call.product.n;
-  const int most = blocks * stream.cuda_device().properties().multiProcessorCount;
+  const int most = stream.cuda_device().properties().multiProcessorCount;
   const LaunchShape shape = {
       .grid = dim3(static_cast<unsigned>(std::min((n + kRows - 1) / kRows, most))),
-      .block = dim3(kWarps * kWarpThreads),
-      .shared_bytes = sizeof(Shared)};
+      .block = dim3(kRingThreads),
+      .shared_bytes = shared_bytes(call.product.m)};
   launch_early(stream, kernel, shape, call);
 }
 
-template <typename Codec, int kTiles, int kWarps, int kDepth, bool kHigh>
-void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out,
-                         int blocks) {
-  if constexpr (kTiles % 2 == 0) {
-    if (call.product.gated > 0) {
-      return launch_skinny_codes<Codec, kTiles, kWarps, kDepth, kHigh, uint16_t, true>(stream, call,
-                                                                                       blocks);
-    }
+template <typename Codec, bool kHigh>
+void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out) {
+  if (call.product.gated > 0) {
+    launch_skinny_codes<Codec, kHigh, uint16_t, true>(stream, call);
+  } else if (out == DType::kF32) {
+    launch_skinny_codes<Codec, kHigh, float, false>(stream, call);
+  } else {
+    launch_skinny_codes<Codec, kHigh, uint16_t, false>(stream, call);
   }
-  out == DType::kF32 ? launch_skinny_codes<Codec, kTiles, kWarps, kDepth, kHigh, float, false>(
-                           stream, call, blocks)
-                     : launch_skinny_codes<Codec, kTiles, kWarps, kDepth, kHigh, uint16_t, false>(
-                           stream, call, blocks);
 }
 
-// `blocks` are those of a multiprocessor at a time. Each codec chooses the shape by that of the
-// weight alone, so that the bits of a row do not depend on the number of rows.
-template <typename Codec, int kTiles, int kWarps, int kDepth>
-void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out,
-                         int blocks) {
-  call.product.m > 8
-      ? launch_skinny_codes<Codec, kTiles, kWarps, kDepth, true>(stream, call, out, blocks)
-      : launch_skinny_codes<Codec, kTiles, kWarps, kDepth, false>(stream, call, out, blocks);
+template <typename Codec>
+void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out) {
+  call.product.m > 8 ? launch_skinny_codes<Codec, true>(stream, call, out)
+                     : launch_skinny_codes<Codec, false>(stream, call, out);
 }
 
 }  // namespace sluice::cuda

@@ -93,18 +93,18 @@ struct Uint4Codec {
   // Integers times x, less zero points times x: the sums of x are products with ones, so that
   // nothing is subtracted in each column. Tiles in turn, so that no product waits for the one
   // before.
-  template <int kTiles, bool kHigh>
-  __device__ static void add_group(const Stage<Uint4Codec, kTiles>& stage,
+  template <bool kHigh>
+  __device__ static void add_group(const Stage<Uint4Codec>& stage,
                                    const Columns<Uint4Codec, kHigh>& x, const Lane& lane,
-                                   Sums<kTiles, kHigh>& sums) {
-    Sums<kTiles, kHigh> of_group;
+                                   Sums<kRingTiles, kHigh>& sums) {
+    Sums<kRingTiles, kHigh> of_group;
     Sums<1, kHigh> of_x;
     const Bf16x8 ones = read_word(0x11111111u);
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       of_x.add(0, x, w, ones, ones);
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kRingTiles; ++tile) {
         const auto& codes = stage.codes[tile];
         of_group.add(tile, x, w, read_word(codes[0][0][lane.id].pairs[w]),
                      read_word(codes[1][0][lane.id].pairs[w]));
@@ -112,7 +112,7 @@ struct Uint4Codec {
       if (kWhole && w + 1 < kWords) continue;
       const int s = kWhole ? 0 : w;
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kRingTiles; ++tile) {
         const int row = tile * kRingTileRows + lane.row();
         of_group.subtract(tile, of_x, static_cast<float>(stage.zero(s, row)),
                           static_cast<float>(stage.zero(s, row + 8)));
@@ -125,21 +125,9 @@ struct Uint4Codec {
   }
 };
 
-// By the weight's shape alone: each is within .3 % of the fastest of 23 in a chain of the products
-// of a model of 8 G weights (docs/kernels/cuda_ops.md).
-template <typename Codec>
 void launch(CudaStream& stream, const Uint4Call& call, DType out) {
-  const int num_multiprocessors = stream.cuda_device().properties().multiProcessorCount;
-  if (call.product.n <= 32 * num_multiprocessors) {
-    return launch_skinny_codes<Codec, 2, 16, 2>(stream, call, out, 1);
-  }
-  if (call.product.gated > 0) return launch_skinny_codes<Codec, 4, 8, 2>(stream, call, out, 1);
-  launch_skinny_codes<Codec, 2, 8, 4>(stream, call, out, 2);
-}
-
-void launch(CudaStream& stream, const Uint4Call& call, DType out) {
-  call.layout.group_cols == kGroup ? launch<Uint4Codec<true>>(stream, call, out)
-                                   : launch<Uint4Codec<false>>(stream, call, out);
+  call.layout.group_cols == kGroup ? launch_skinny_codes<Uint4Codec<true>>(stream, call, out)
+                                   : launch_skinny_codes<Uint4Codec<false>>(stream, call, out);
 }
 
 // The integer of a column, less its zero point, times its scale.
