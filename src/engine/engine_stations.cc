@@ -176,6 +176,13 @@ std::unique_ptr<BlockPort> EngineStations::make_port() {
                                                       .num_copies = plan.num_ranks / num_parts});
 }
 
+// Of snapshots with the states of all ranks.
+StatePort* EngineStations::make_state_port() {
+  if (!followers) return rank->states();
+  rank_states = std::make_unique<RankStates>(*rank->states(), *followers, *messages);
+  return rank_states.get();
+}
+
 KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options, StoreFiles* files,
                                                    const std::optional<WeightsHash>& weights) {
   return [this, &options, files, &weights](BlockManager& blocks, StateSnapshots& snapshots) {
@@ -198,7 +205,7 @@ KvStation::MakeBacking EngineStations::store_maker(const EngineOptions& options,
         .ns_per_row = [this](int64_t pos) { return scheduler->rates().ns_per_row(pos); },
         .files = files};
     if (rank->states() != nullptr) {
-      parts.states = {.snapshots = &snapshots, .pool = rank->states()};
+      parts.states = {.snapshots = &snapshots, .port = make_state_port()};
     }
     return std::make_unique<KvStore>(options.kv_store, std::move(parts));
   };

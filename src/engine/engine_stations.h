@@ -21,6 +21,7 @@
 
 #include "engine/kv/kv_station.h"
 #include "engine/observer.h"
+#include "engine/ranks/rank_states.h"
 #include "engine/ranks/rank_threads.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/speculation/speculator.h"
@@ -86,6 +87,7 @@ class EngineStations {
   std::unique_ptr<RankThreads> followers;  // null with one rank; and so is the next
   std::unique_ptr<StepRecorder> messages;  // to them
   std::unique_ptr<Rank> rank;
+  std::unique_ptr<RankStates> rank_states;  // null with one rank or without states
   std::unique_ptr<KvStation> kv;
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<Observer> observer;
@@ -99,6 +101,7 @@ class EngineStations {
   void load_model(const EngineOptions& options, EngineParts& parts, const OnProgress& on_progress);
   void start_followers(const EngineOptions& options, EngineParts& parts);
   std::unique_ptr<BlockPort> make_port();
+  StatePort* make_state_port();
   KvStation::MakeBacking store_maker(const EngineOptions& options, StoreFiles* files,
                                      const std::optional<WeightsHash>& weights);
   void make_kv(const EngineOptions& options, EngineParts& parts,

@@ -19,6 +19,7 @@ std::vector<int32_t> hidden_channels(const Mlp& mlp) {
 }
 
 // Whether ranks can have equal shares of the heads: of KV heads as well, or the same ones.
+bool divides_heads(const DeltaNet& net, int32_t num_ranks) { return net.divides(num_ranks); }
 bool divides_heads(const Attention& attention, int32_t num_ranks) {
   const int32_t kv_heads = attention.num_kv_heads;
   return attention.num_q_heads % num_ranks == 0 &&
@@ -28,7 +29,8 @@ bool divides_heads(const Attention& attention, int32_t num_ranks) {
 // A vocabulary of any size is divided, since the last ranks may have fewer rows of the output head.
 bool divides(const ModelConfig& config, int32_t num_ranks) {
   for (const LayerSpec& layer : config.layers) {
-    if (!divides_heads(std::get<Attention>(layer.mixer), num_ranks)) return false;
+    const auto divides_mixer = [&](const auto& kind) { return divides_heads(kind, num_ranks); };
+    if (!std::visit(divides_mixer, layer.mixer)) return false;
     for (const int32_t count : hidden_channels(layer.mlp)) {
       if (count % num_ranks != 0) return false;
     }
@@ -38,27 +40,25 @@ bool divides(const ModelConfig& config, int32_t num_ranks) {
 
 // Names every number that works, so that the next try does.
 void require_divisible(const ModelConfig& config, int32_t num_ranks) {
-  if (config.states().present()) {
-    fail(ErrorCode::kUnsupported,
-         "tensor_parallel_size is {}, but the recurrent layers of {} are not divided over ranks "
-         "yet; take 1",
-         num_ranks, architecture_name(config.architecture));
-  }
   if (divides(config, num_ranks)) return;
   std::vector<int32_t> good;
   for (int32_t count = 1; count <= kMaxRanks; ++count) {
     if (divides(config, count)) good.push_back(count);
   }
   const Attention& attention = config.attention();
+  const StateLayout states = config.states();
   fail(ErrorCode::kInvalidArgument,
-       "tensor_parallel_size is {}, which does not divide the {} query heads, {} KV heads and {} "
+       "tensor_parallel_size is {}, which does not divide the {} query heads, {} KV heads{} and {} "
        "hidden channels of the model; take one of {}",
        num_ranks, attention.num_q_heads, attention.num_kv_heads,
+       states.present() ? fmt::format(", {} key heads of linear layers", states.shape.num_k_heads)
+                        : "",
        fmt::join(hidden_channels(config.layers.front().mlp), " and "), fmt::join(good, ", "));
 }
 
 // Query heads stay beside the KV head that they read: with fewer KV heads than ranks, as many
 // neighbours as it has copies share one.
+void cut(DeltaNet& net, Shard shard) { net.cut(shard); }
 void cut(Attention& attention, Shard shard) {
   attention.shard = shard;
   attention.num_q_heads /= shard.num_ranks;
@@ -77,7 +77,7 @@ ModelConfig shard_of(const ModelConfig& config, Shard shard) {
   require_divisible(config, shard.num_ranks);
   ModelConfig part = config;
   for (LayerSpec& layer : part.layers) {
-    cut(std::get<Attention>(layer.mixer), shard);
+    std::visit([&](auto& kind) { cut(kind, shard); }, layer.mixer);
     std::visit([&](auto& kind) { kind.cut(shard); }, layer.mlp);
   }
   return part;

@@ -1,10 +1,10 @@
 // Shard: what part of a model one of several ranks has (tensor parallelism).
 //
-// Each rank has whole query heads with the KV heads that they read, and as many of the hidden
-// channels of each MLP: rows of the projections to them, columns of those from them. So the outputs
-// of attention and of MLPs are sums over the ranks (device/collectives.h); all else is the same on
-// every rank. Where there are fewer KV heads than ranks, neighbouring ranks have the same KV head.
-// Thread rule: values.
+// Each rank has whole query heads with the KV heads that they read, whole key heads of linear
+// layers with their value heads, and as many of the hidden channels of each MLP: rows of the
+// projections to them, columns of those from them. So the outputs of mixers and of MLPs are sums
+// over the ranks (device/collectives.h); all else is the same on every rank. Where there are fewer
+// KV heads than ranks, neighbouring ranks have the same KV head. Thread rule: values.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct Shard {
 
 // The configuration of what a rank has: its heads and hidden channels in each layer. The same
 // configuration for one rank. Errors: kInvalidArgument for a number of ranks that does not divide
-// the model, naming those that do; kUnsupported for a model that no number divides yet.
+// the model, naming those that do.
 ModelConfig shard_of(const ModelConfig& config, Shard shard);
 
 }  // namespace sluice

@@ -141,20 +141,25 @@ void WeightLayout::add_integers(WeightSource& source) const {
   }
 }
 
-void WeightLayout::add_vector(const std::string& name, const TensorView& vector, float dummy_mean) {
+void WeightLayout::add_vector(const std::string& name, const TensorView& vector, float dummy_mean,
+                              const TensorSlice& slice) {
   sources_.push_back({.name = name,
                       .shape = {vector.num_elements()},
                       .matrix = {},
                       .vector = vector,
-                      .dummy_mean = dummy_mean});
+                      .dummy_mean = dummy_mean,
+                      .slice = slice});
 }
 
-void WeightLayout::add_taps(const std::string& name, const TensorView& taps) {
+void WeightLayout::add_taps(const std::string& name, const TensorView& taps, int64_t begin,
+                            int64_t num_channels, const TensorSlice& slice) {
   sources_.push_back({.name = name,
-                      .shape = {taps.dim(1), 1, taps.dim(0)},
+                      .shape = {num_channels, 1, taps.dim(0)},
                       .matrix = {},
+                      .row_begin = begin,
                       .vector = taps,
-                      .transposed = true});
+                      .transposed = true,
+                      .slice = slice});
 }
 
 void WeightLayout::add_row_range(const RowRange& range, const PackedWeight& matrix,
@@ -185,12 +190,11 @@ void WeightLayout::add_head_rows(const std::string& name, const PackedWeight& ma
 void WeightLayout::add_head_vector(const std::string& name, const TensorView& vector,
                                    const HeadPadding& padding, float dummy_mean,
                                    const TensorSlice& slice) {
-  add_vector(name, vector, dummy_mean);
+  add_vector(name, vector, dummy_mean, slice);
   WeightSource& source = sources_.back();
   source.shape[0] = source.shape[0] / padding.padded_head_dim * padding.head_dim;
   source.heads = HeadAxis::kRows;
   source.padding = padding;
-  source.slice = slice;
 }
 
 // Columns of padding lie between columns of the file. A scale for a group of columns of the file

@@ -50,7 +50,8 @@ struct WeightSource {
   HeadAxis heads = HeadAxis::kNone;
   HeadPadding padding = {};  // of `heads`
   TensorView vector;         // bf16 or f32; the tensor fills all of it
-  bool transposed = false;   // `vector` has the last dimension of `shape` as its first
+  bool transposed = false;   // `vector` has the last dimension of `shape` as its first, and the
+                             // tensor fills its columns from row_begin on
   float dummy_mean = 0;      // mean of dummy weights: 1 for norms, else 0
   TensorPart part = {};      // where the numbers are in a checkpoint without tensor `name`
   TensorSlice slice = {};    // what is read of tensor `name`, if not all
@@ -96,9 +97,11 @@ class WeightLayout {
   // is read of the tensor.
   void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
                 int64_t num_rows, const TensorSlice& slice = {});
-  void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
-  // A tensor [channels, 1, taps], to `taps` [taps, channels].
-  void add_taps(const std::string& name, const TensorView& taps);
+  void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0,
+                  const TensorSlice& slice = {});
+  // A tensor [num_channels, 1, taps], to channels from `begin` on of `taps` [taps, channels].
+  void add_taps(const std::string& name, const TensorView& taps, int64_t begin,
+                int64_t num_channels, const TensorSlice& slice = {});
 
   // Rows [from, from + num_rows) of a tensor of `num_tensor_rows` rows.
   struct RowRange {

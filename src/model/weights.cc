@@ -7,6 +7,7 @@
 #include <exception>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -81,20 +82,27 @@ std::vector<BFloat16> as_bf16(std::span<const std::byte> bytes, DType dtype) {
   return values;
 }
 
+void copy_floats(std::span<const float> values, float* to, Stream& stream) {
+  stream.copy({.dst = reinterpret_cast<std::byte*>(to),
+               .src = reinterpret_cast<const std::byte*>(values.data()),
+               .num_bytes = values.size_bytes()});
+}
+
 // As above for a vector of f32, whose numbers keep all their bits.
 void store_floats(const WeightSource& source, const std::vector<float>& values, Stream& stream) {
-  std::vector<float> ordered = values;
-  if (source.transposed) {
-    const auto num_columns = static_cast<size_t>(source.shape.back());
-    const size_t num_rows = values.size() / num_columns;
-    for (size_t i = 0; i < values.size(); ++i) {
-      ordered[i % num_columns * num_rows + i / num_columns] = values[i];
-    }
+  auto* to = source.vector.data<float>();
+  if (!source.transposed) {
+    copy_floats(values, to, stream);
+    return stream.synchronize();
   }
-  stream.copy({.dst = source.vector.bytes(),
-               .src = reinterpret_cast<const std::byte*>(ordered.data()),
-               .num_bytes = source.vector.num_bytes()});
-  stream.synchronize();
+  const auto num_rows = static_cast<size_t>(source.shape.back());
+  const size_t num_columns = values.size() / num_rows;
+  for (size_t row = 0; row < num_rows; ++row, to += source.vector.dim(1)) {
+    std::vector<float> ordered(num_columns);
+    for (size_t i = 0; i < num_columns; ++i) ordered[i] = values[i * num_rows + row];
+    copy_floats(ordered, to + source.row_begin, stream);
+    stream.synchronize();
+  }
 }
 
 void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
@@ -227,12 +235,21 @@ void load_integers(const WeightSource& source, const Checkpoint& checkpoint, Str
   store_padded(source, DType::kU8, codes, std::move(scales), stream);
 }
 
-// Each rank draws the whole vector, and keeps its part.
-void store_dummy_vector(const WeightSource& source, uint64_t& state, Stream& stream) {
+// Whether the source is rows of a tensor with those of others.
+bool is_never_alone(const WeightSource& source) { return source.part.name == source.name; }
+
+// Whole heads with padding, since store_padded takes whole heads.
+int64_t drawn_rows(const WeightSource& source) {
+  const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
+  return by_heads ? 1024 / source.padding.head_dim * source.padding.head_dim : 1024;
+}
+
+void store_dummy_vector(const WeightSource& source, uint64_t state, Stream& stream) {
   int64_t count = 1;
   for (const int64_t dim : source.tensor_shape()) count *= dim;
   const auto drawn = draw_uniform(static_cast<size_t>(count), source.dummy_mean, state);
-  const auto first = drawn.begin() + source.slice.row_begin;
+  const int64_t row_elements = source.num_elements() / source.shape.front();
+  const auto first = drawn.begin() + source.slice.row_begin * row_elements;
   const std::vector<BFloat16> values(first, first + source.num_elements());
   if (source.vector.dtype() == DType::kF32) {
     return store_floats(source, std::vector<float>(values.begin(), values.end()), stream);
@@ -241,17 +258,12 @@ void store_dummy_vector(const WeightSource& source, uint64_t& state, Stream& str
   store_padded(source, DType::kBF16, std::as_bytes(std::span(values)), {}, stream);
 }
 
-// Fills one tensor with random values, 1024 rows at a time, which are the same. With padding they
-// are whole heads, since store_padded takes whole heads.
-void store_dummy(const WeightSource& source, DummyNumbers& numbers, uint64_t& state,
-                 Stream& stream) {
-  if (!source.matrix.present()) return store_dummy_vector(source, state, stream);
+// Fills rows of a matrix with those drawn for its tensor, which repeat.
+void store_dummy_rows(const WeightSource& source, const DummyRows& rows, Stream& stream) {
   const HeadPadding& padding = source.padding;
   const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
-  const DummyRows rows =
-      numbers.next_rows(source.matrix.format, source.tensor_shape(),
-                        by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024, state);
-  const int64_t first = source.slice.row_begin, num_cols = source.shape[1];
+  const int64_t first = is_never_alone(source) ? source.part.row_begin : source.slice.row_begin;
+  const int64_t num_cols = source.shape[1];
   for (int64_t at = 0; at < source.shape[0];) {
     const int64_t in_rows = (first + at) % rows.count;
     const int64_t num = std::min(rows.count - in_rows, source.shape[0] - at);
@@ -409,9 +421,22 @@ void Weights::fill_dummy(uint64_t seed, Stream& stream,
                          const std::function<void(double)>& on_progress) {
   uint64_t state = seed;
   DummyNumbers numbers(state);
+  DummyRows rows;
+  std::string_view drawn;  // the tensor of `rows`; its sources follow each other
   size_t num_done = 0;
   for (const WeightSource& source : sources_) {
-    store_dummy(source, numbers, state, stream);
+    state = dummy_state(seed, source.name);
+    if (!source.matrix.present()) {
+      store_dummy_vector(source, state, stream);
+    } else {
+      if (std::exchange(drawn, source.name) != source.name) {
+        const bool is_part = is_never_alone(source);
+        rows = numbers.next_rows(source.matrix.format,
+                                 is_part ? source.part.shape : source.tensor_shape(),
+                                 drawn_rows(source), state);
+      }
+      store_dummy_rows(source, rows, stream);
+    }
     if (on_progress) {
       on_progress(static_cast<double>(++num_done) / static_cast<double>(sources_.size()));
     }

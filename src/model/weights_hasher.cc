@@ -67,7 +67,7 @@ void add_tensor(Hash& hash, const CheckpointTensor& tensor, std::vector<std::byt
 }
 
 // The tensors of a source, whole also if the source is a rank's part of them: the KV of all ranks
-// depends on what each has. A tensor of all experts comes once.
+// depends on what each has. A tensor that several sources read comes once.
 std::vector<CheckpointTensor> whole_tensors(const WeightSource& source,
                                             const Checkpoint& checkpoint,
                                             std::set<std::string>& seen) {
@@ -77,6 +77,7 @@ std::vector<CheckpointTensor> whole_tensors(const WeightSource& source,
     if (!seen.insert(of_all).second) return {};
     return {checkpoint.tensor(of_all, source.part.shape)};
   }
+  if (!seen.insert(source.name).second) return {};
   WeightSource whole = source;
   whole.shape = source.tensor_shape();
   whole.slice = {};
@@ -118,7 +119,7 @@ WeightsHash WeightsHasher::finish() {
 // Dummy weights follow from the seed, so it stands for their bytes.
 WeightsHash hash_of_dummy_weights(int64_t seed) {
   Hash hash;
-  hash.add("dummy weights");
+  hash.add("dummy weights, drawn by name");
   hash.add(seed);
   return hash.value();
 }

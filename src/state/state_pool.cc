@@ -12,15 +12,6 @@ constexpr int32_t kSlotsPerSeat = 2;
 
 }  // namespace
 
-std::vector<std::span<std::byte>> layers_of(std::span<std::byte> snapshot,
-                                            const StateLayout& layout) {
-  std::vector<std::span<std::byte>> layers;
-  for (size_t at = 0; at < snapshot.size(); at += layout.layer_bytes()) {
-    layers.push_back(snapshot.subspan(at, layout.layer_bytes()));
-  }
-  return layers;
-}
-
 size_t StatePool::device_bytes(const StateLayout& layout, int64_t num_seats) {
   return static_cast<size_t>(kSlotsPerSeat * num_seats) * layout.slot_bytes();
 }
@@ -113,6 +104,16 @@ std::span<std::byte> StatePool::snapshot(SnapshotId place) {
   const size_t offset = static_cast<size_t>(place.value) * num_bytes;
   SLUICE_CHECK(place.valid() && offset < snapshots_.size_bytes(), "snapshot {}", place.value);
   return {snapshots_.data() + offset, num_bytes};
+}
+
+std::vector<std::span<std::byte>> StatePool::layers(SnapshotId place) {
+  stream_.synchronize();
+  const std::span<std::byte> bytes = snapshot(place);
+  std::vector<std::span<std::byte>> layers;
+  for (size_t at = 0; at < bytes.size(); at += layout_.layer_bytes()) {
+    layers.push_back(bytes.subspan(at, layout_.layer_bytes()));
+  }
+  return layers;
 }
 
 DeltaStates StatePool::layer(int32_t index) const {

@@ -22,12 +22,9 @@
 #include "device/device.h"
 #include "ops/delta/delta.h"
 #include "state/state_layout.h"
+#include "state/state_port.h"
 
 namespace sluice {
-
-// Cuts the bytes of a snapshot into those of its layers.
-std::vector<std::span<std::byte>> layers_of(std::span<std::byte> snapshot,
-                                            const StateLayout& layout);
 
 // Slots of one sequence in a pass.
 struct StateSlots {
@@ -35,7 +32,7 @@ struct StateSlots {
   int32_t write = 0;
 };
 
-class StatePool {
+class StatePool final : public StatePort {
  public:
   struct Sizes {
     int64_t num_seats = 0;      // sequences that run at the same time
@@ -65,12 +62,8 @@ class StatePool {
   // The sequence goes on from the state in a place, that after `num_tokens` tokens. REQUIRES: it is
   // before that.
   void restore(SequenceId sequence, SnapshotId place, int64_t num_tokens);
-  // The bytes of a place, for who brings them elsewhere or here. What was saved is there, and what
-  // was restored is read, after settle().
-  std::span<std::byte> snapshot(SnapshotId place);
-  void settle() { stream_.synchronize(); }
+  std::vector<std::span<std::byte>> layers(SnapshotId place) override;
 
-  const StateLayout& layout() const { return layout_; }
   // The states of the layer in all slots.
   DeltaStates layer(int32_t index) const;
   int32_t num_used_seats() const { return static_cast<int32_t>(seats_.size()); }
@@ -83,6 +76,7 @@ class StatePool {
     int64_t end_of_pass = 0;  // and will have seen after the pass, if it is committed
   };
 
+  std::span<std::byte> snapshot(SnapshotId place);
   Seat& seat_of(SequenceId sequence);
   std::byte* current_slot(const Seat& seat);
   void spoil(int32_t seat);

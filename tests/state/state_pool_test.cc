@@ -106,20 +106,22 @@ TEST_F(StatePoolTest, ASnapshotIsTheCommittedStateAndGoesToAnySequence) {
   pool_.committed(one, 5);
   pool_.save(one, SnapshotId(1));
   // The next pass is enqueued after the copy, and changes nothing of it.
-  pool_.settle();
+  const auto layers = pool_.layers(SnapshotId(1));
   std::memset(bytes_of(pool_, pool_.begin(one, 5, 1).write), 2, kLayout.slot_bytes());
-  EXPECT_EQ(pool_.snapshot(SnapshotId(1)).size(), kLayout.slot_bytes());
-  EXPECT_EQ(pool_.snapshot(SnapshotId(1)).back(), std::byte{1});
+  ASSERT_EQ(std::ssize(layers), kLayout.num_layers);
+  EXPECT_EQ(layers.back().size(), kLayout.layer_bytes());
+  EXPECT_EQ(layers.back().back(), std::byte{1});
   pool_.restore(two, SnapshotId(1), 5);
   const StateSlots other = pool_.begin(two, 5, 3);
-  pool_.settle();
-  EXPECT_EQ(std::memcmp(bytes_of(pool_, other.read), pool_.snapshot(SnapshotId(1)).data(),
-                        kLayout.slot_bytes()),
-            0);
+  const std::byte* restored = bytes_of(pool_, other.read);
+  for (const std::span<std::byte> layer : pool_.layers(SnapshotId(1))) {
+    EXPECT_EQ(std::memcmp(restored, layer.data(), layer.size()), 0);
+    restored += layer.size();
+  }
   pool_.committed(two, 8);
   EXPECT_DEATH(pool_.restore(two, SnapshotId(1), 5), "sequence 2 is at position 8");
   EXPECT_DEATH(pool_.save(SequenceId(3), SnapshotId(0)), "sequence 3 has no state yet");
-  EXPECT_DEATH(pool_.snapshot(SnapshotId(2)), "snapshot 2");
+  EXPECT_DEATH(pool_.layers(SnapshotId(2)), "snapshot 2");
 }
 
 }  // namespace

@@ -54,12 +54,12 @@ KvStore::KvStore(const KvStoreOptions& options, Parts parts)
   if (options.mode == KvStoreMode::kReadOnly) return;
   writes_.emplace(WriteBehind::Parts{
       .blocks = blocks_, .port = *port_, .names = names_, .writer = writer_, .mailbox = mailbox_});
-  if (parts.states.pool == nullptr) return;
+  if (parts.states.port == nullptr) return;
   state_writes_.emplace(StateWrites::Parts{.blocks = blocks_,
                                            .names = names_,
                                            .writes = *writes_,
                                            .snapshots = *parts.states.snapshots,
-                                           .states = *parts.states.pool,
+                                           .states = *parts.states.port,
                                            .writer = writer_,
                                            .mailbox = mailbox_});
 }

@@ -191,7 +191,7 @@ void PrefixLoads::commit_read(Load& load) {
     load.num_committed += granule;
   }
   // Of a hybrid nothing counts before the states are there.
-  if (parts_.states.pool == nullptr) report(load, load.num_committed - before);
+  if (parts_.states.port == nullptr) report(load, load.num_committed - before);
 }
 
 void PrefixLoads::report(Load& load, size_t num_blocks) {
@@ -205,7 +205,7 @@ void PrefixLoads::report(Load& load, size_t num_blocks) {
 // No read may be left: a pass will write to the blocks.
 void PrefixLoads::finish_if_done(const LoadPtr& load) {
   if (load->num_running > 0 || load->num_committed < load->end) return;
-  if (parts_.states.pool != nullptr && load->num_committed > 0) return read_state(load);
+  if (parts_.states.port != nullptr && load->num_committed > 0) return read_state(load);
   load->sequence->stored.is_loading = false;
   loads_.erase(load->sequence->id);
 }
@@ -223,14 +223,13 @@ void PrefixLoads::read_state(const LoadPtr& load) {
   const BlockId block = sequence.kv.newest_full();
   const int64_t prefix = parts_.blocks.prefix_id(block);
   parts_.blocks.hold(block);
-  parts_.states.pool->settle();
   ++num_reads_;
   ++load->num_running;
   const std::span<const int32_t> tokens = parts_.blocks.tokens(block);
   StoreRead read{
       .place = load->blocks[load->num_committed - 1].place,
       .tokens = {tokens.begin(), tokens.end()},
-      .layers = layers_of(parts_.states.pool->snapshot(place), parts_.states.pool->layout()),
+      .layers = parts_.states.port->layers(place),
       .on_done = [this, load, block, prefix, &mailbox = parts_.mailbox](bool is_hit, auto) {
         mailbox.post(
             [this, load, block, prefix, is_hit] { state_done(load, block, prefix, is_hit); });

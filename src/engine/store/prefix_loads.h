@@ -25,7 +25,7 @@
 #include "engine/store/mailbox.h"
 #include "kv/block_manager.h"
 #include "kv/block_port.h"
-#include "state/state_pool.h"
+#include "state/state_port.h"
 #include "store/store_reader.h"
 
 namespace sluice {
@@ -33,7 +33,7 @@ namespace sluice {
 // The states of a hybrid model, without which KV is of no use; both null for others.
 struct StateAccess {
   StateSnapshots* snapshots = nullptr;
-  StatePool* pool = nullptr;
+  StatePort* port = nullptr;
 };
 
 class PrefixLoads {

@@ -29,7 +29,6 @@ void StateWrites::write(const Wanted& wanted) {
   const SnapshotId place = parts_.snapshots.hold(wanted.prefix);
   parts_.blocks.hold(wanted.block);
   ++num_held_;
-  parts_.states.settle();
   const std::span<const int32_t> tokens = parts_.blocks.tokens(wanted.block);
   StoreWrite write{.place = *parts_.names.find(wanted.block),
                    .tokens = {tokens.begin(), tokens.end()},
@@ -38,9 +37,7 @@ void StateWrites::write(const Wanted& wanted) {
                      mailbox.post([this, wanted] { written(wanted); });
                    }};
   write.place.kind = StoredKind::kState;
-  for (const auto& layer : layers_of(parts_.states.snapshot(place), parts_.states.layout())) {
-    write.layers.push_back(layer);
-  }
+  for (const auto& layer : parts_.states.layers(place)) write.layers.push_back(layer);
   const bool is_taken = parts_.writer.offer(std::move(write));
   SLUICE_CHECK(is_taken, "the writer has no room for {} states", kMaxHeld);
 }

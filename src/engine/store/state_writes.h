@@ -14,7 +14,7 @@
 #include "engine/store/mailbox.h"
 #include "engine/store/write_behind.h"
 #include "kv/block_manager.h"
-#include "state/state_pool.h"
+#include "state/state_port.h"
 #include "store/store_writer.h"
 
 namespace sluice {
@@ -26,7 +26,7 @@ class StateWrites {
     const BlockNames& names;
     const WriteBehind& writes;
     StateSnapshots& snapshots;
-    StatePool& states;
+    StatePort& states;
     StoreWriter& writer;
     Mailbox& mailbox;
   };

@@ -111,7 +111,8 @@ std::string numerics(const Device& device, int32_t num_ranks) {
 StoreFormat make_store_format(const StoreFormatInputs& inputs) {
   KvBlockShape block = inputs.layout.block;
   block.num_kv_heads = inputs.config.attention().num_kv_heads;
-  const StateLayout states = inputs.config.states();
+  const StateLayout states =
+      shard_of(inputs.config, {.rank = 0, .num_ranks = inputs.num_ranks}).states();
   return {.fingerprint =
               make_fingerprint({.weights = inputs.weights,
                                 .model = model_fields(inputs.config),
@@ -127,7 +128,7 @@ StoreFormat make_store_format(const StoreFormatInputs& inputs) {
                      .layer_bytes = block.block_bytes()},
           .states = {.block_tokens = block.block_tokens,
                      .num_layers = states.num_layers,
-                     .layer_bytes = states.layer_bytes()}};
+                     .layer_bytes = static_cast<size_t>(inputs.num_ranks) * states.layer_bytes()}};
 }
 
 }  // namespace sluice

@@ -46,8 +46,8 @@ void Attention::lay_out_q(WeightLayout& layout, const std::string& name, int64_t
   }
   w.gate = layout.matrix(int64_t{num_q_heads} * padded_head_dim(), hidden, {name + "q_proj"});
   WeightLayout::RowRange range{.name = name + "q_proj.weight",
-                               .num_tensor_rows = 2 * q_width(),
-                               .from = 0,
+                               .num_tensor_rows = shard.num_ranks * 2 * q_width(),
+                               .from = shard.rank * 2 * q_width(),
                                .num_rows = head_dim};
   for (int32_t head = 0; head < num_q_heads; ++head) {
     layout.add_head_range(range, w.qkv, head, rotated_padding());

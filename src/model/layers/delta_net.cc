@@ -2,6 +2,7 @@
 #include "model/layers/delta_net.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -29,6 +30,28 @@ DeltaScratch cut_delta(Arena& arena, const DeltaNet& net, int64_t num_rows) {
           .normed = arena.tensor(DType::kBF16, {num_rows, shape.v_width()})};
 }
 
+// Neighbouring channels of the convolution, and what of a tensor's rows they are. All are read at
+// once but for a rank's part of the heads, whose queries, keys and values lie apart.
+struct ChannelPart {
+  int64_t begin = 0;
+  int64_t count = 0;
+  TensorSlice slice = {};
+};
+
+std::vector<ChannelPart> channel_parts(const DeltaShape& shape, Shard shard) {
+  if (!shard.is_part()) return {{.count = shape.num_channels()}};
+  std::vector<ChannelPart> parts;
+  int64_t begin = 0;
+  for (const int64_t width : {shape.k_width(), shape.k_width(), shape.v_width()}) {
+    parts.push_back({.begin = begin,
+                     .count = width,
+                     .slice = {.row_begin = shard.num_ranks * begin + shard.rank * width,
+                               .num_rows = shard.num_ranks * shape.num_channels()}});
+    begin += width;
+  }
+  return parts;
+}
+
 }  // namespace
 
 int64_t chunk_border(std::span<const PrefillSpan> spans, int64_t begin, int64_t end) {
@@ -51,8 +74,14 @@ void DeltaNet::describe(std::map<std::string, std::string>& fields) const {
   fields["delta_taps"] = std::to_string(shape.num_taps);
 }
 
-// One product computes q, k, v and z, and another the gates. Taps, A_log, dt_bias and the norm stay
-// f32: they act on f32 numbers, and there are few of them.
+void DeltaNet::cut(Shard part) {
+  shard = part;
+  shape.num_k_heads /= part.num_ranks;
+  shape.num_v_heads /= part.num_ranks;
+}
+
+// One product computes q, k, v and z, and another the gates. Of several ranks each has the columns
+// of `out` for its heads, so their outputs are parts of a sum.
 DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& prefix,
                                     int64_t hidden) const {
   const std::string name = prefix + "linear_attn.";
@@ -64,37 +93,53 @@ DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& pre
   } else {
     lay_out_in(layout, name, w);
   }
+  lay_out_vectors(layout, name, w);
+  w.out = layout.matrix(hidden, shape.v_width());
+  layout.add_rows(name + "out_proj.weight", w.out, 0, hidden, shard.columns(shape.v_width()));
+  return w;
+}
+
+// Taps, A_log, dt_bias and the norm stay f32: they act on f32 numbers, and there are few of them.
+void DeltaNet::lay_out_vectors(WeightLayout& layout, const std::string& name, Weights& w) const {
   w.taps = layout.vector(shape.num_taps * shape.num_channels(), DType::kF32)
                .reshape({shape.num_taps, shape.num_channels()});
-  layout.add_taps(name + "conv1d.weight", w.taps);
+  for (const ChannelPart& part : channel_parts(shape, shard)) {
+    layout.add_taps(name + "conv1d.weight", w.taps, part.begin, part.count, part.slice);
+  }
+  const TensorSlice heads = shard.rows(shape.num_v_heads);
   w.a_log = layout.vector(shape.num_v_heads, DType::kF32);
-  layout.add_vector(name + "A_log", w.a_log);
+  layout.add_vector(name + "A_log", w.a_log, 0, heads);
   w.dt_bias = layout.vector(shape.num_v_heads, DType::kF32);
-  layout.add_vector(name + "dt_bias", w.dt_bias);
+  layout.add_vector(name + "dt_bias", w.dt_bias, 0, heads);
   w.norm = layout.vector(shape.v_dim, DType::kF32);
   layout.add_vector(name + "norm.weight", w.norm, 1);
-  w.out = layout.matrix(hidden, shape.v_width());
-  layout.add_rows(name + "out_proj.weight", w.out, 0, hidden);
-  return w;
 }
 
 // Qwen3.5 and later: a tensor for each part.
 void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, const Weights& w) const {
-  layout.add_rows(name + "in_proj_qkv.weight", w.in, 0, shape.num_channels());
-  layout.add_rows(name + "in_proj_z.weight", w.in, shape.num_channels(), shape.v_width());
-  layout.add_rows(name + "in_proj_b.weight", w.gates, 0, shape.num_v_heads);
-  layout.add_rows(name + "in_proj_a.weight", w.gates, shape.num_v_heads, shape.num_v_heads);
+  for (const ChannelPart& part : channel_parts(shape, shard)) {
+    layout.add_rows(name + "in_proj_qkv.weight", w.in, part.begin, part.count, part.slice);
+  }
+  layout.add_rows(name + "in_proj_z.weight", w.in, shape.num_channels(), shape.v_width(),
+                  shard.rows(shape.v_width()));
+  const TensorSlice heads = shard.rows(shape.num_v_heads);
+  layout.add_rows(name + "in_proj_b.weight", w.gates, 0, shape.num_v_heads, heads);
+  layout.add_rows(name + "in_proj_a.weight", w.gates, shape.num_v_heads, shape.num_v_heads, heads);
 }
 
 // Qwen3-Next: a key head has its rows of q and k, then those of v and z of its value heads; of the
-// gates b and a of these.
+// gates b and a of these. A rank's key heads are neighbours.
 void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name,
                                const Weights& w) const {
   const int64_t v_heads = shape.num_v_heads / shape.num_k_heads;
   const int64_t v_rows = v_heads * shape.v_dim;
-  WeightLayout::RowRange in{.name = name + "in_proj_qkvz.weight", .num_tensor_rows = in_width()};
+  const int64_t num_gates = 2 * int64_t{shape.num_v_heads};
+  WeightLayout::RowRange in{.name = name + "in_proj_qkvz.weight",
+                            .num_tensor_rows = shard.num_ranks * in_width(),
+                            .from = shard.rank * in_width()};
   WeightLayout::RowRange gates{.name = name + "in_proj_ba.weight",
-                               .num_tensor_rows = 2 * int64_t{shape.num_v_heads}};
+                               .num_tensor_rows = shard.num_ranks * num_gates,
+                               .from = shard.rank * num_gates};
   const auto add = [&](WeightLayout::RowRange& range, const PackedWeight& matrix, int64_t num_rows,
                        int64_t row_begin) {
     range.num_rows = num_rows;

@@ -13,6 +13,7 @@
 
 #include "attention/executor.h"
 #include "model/layers/layer_call.h"
+#include "model/shard.h"
 #include "model/weight_layout.h"
 #include "ops/delta/delta.h"
 #include "ops/matmul/matmul.h"
@@ -29,6 +30,8 @@ struct DeltaNet {
   // The rows of the input projections lie by key head, each with those of its value heads, as in
   // Qwen3-Next; else by what they are.
   bool is_grouped = false;
+  // Of several ranks, whose heads `shape` counts: which of them this is.
+  Shard shard;
 
   struct Weights {
     PackedWeight in;     // [num_channels + v_width, hidden]: q, k, v, z
@@ -53,6 +56,9 @@ struct DeltaNet {
            3 * shape.num_v_heads * shape.head_elements();
   }
   void describe(std::map<std::string, std::string>& fields) const;
+  // Ranks have whole key heads, each with its value heads.
+  bool divides(int32_t num_ranks) const { return shape.num_k_heads % num_ranks == 0; }
+  void cut(Shard part);
 
   Weights lay_out(WeightLayout& layout, const std::string& prefix, int64_t hidden) const;
   size_t scratch_bytes(int64_t num_rows, int64_t hidden) const;
@@ -67,6 +73,7 @@ struct DeltaNet {
  private:
   void lay_out_in(WeightLayout& layout, const std::string& name, const Weights& w) const;
   void lay_out_grouped(WeightLayout& layout, const std::string& name, const Weights& w) const;
+  void lay_out_vectors(WeightLayout& layout, const std::string& name, Weights& w) const;
 };
 
 }  // namespace sluice

@@ -53,6 +53,12 @@ std::vector<Value> repeat(const std::vector<Value>& drawn, size_t count, uint64_
 
 }  // namespace
 
+uint64_t dummy_state(uint64_t seed, std::string_view tensor) {
+  uint64_t state = seed;
+  for (const char c : tensor) state = split_mixed(state + static_cast<unsigned char>(c));
+  return state;
+}
+
 std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state) {
   std::vector<BFloat16> values(count);
   for (BFloat16& value : values) {

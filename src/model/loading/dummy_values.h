@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/dtype.h"
@@ -14,6 +15,10 @@
 #include "ops/matmul/packed_weight.h"
 
 namespace sluice {
+
+// What is drawn for a tensor follows from its name, so that ranks which read other parts of it, in
+// other calls, have those of the same values.
+uint64_t dummy_state(uint64_t seed, std::string_view tensor);
 
 // `count` uniform values with the given mean and standard deviation 0.02, the usual initialisation
 // of transformers. It keeps the activations of random models finite. Advances `state`.
