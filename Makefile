@@ -72,10 +72,10 @@ deep-test:  ## the whole grid, 1,000 schedules, every wait left out (over an hou
 	@cmake --build --preset asan --target all release_tests
 	@SLUICE_TEST_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -LE "gpu|slow"
 	@SLUICE_TEST_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -L release
-	@cmake --preset tsan >/dev/null
+	@cmake --preset tsan -DSLUICE_TEST_TIMEOUT=7200 >/dev/null
 	@cmake --build --preset tsan --target $(DEEP_TSAN_TESTS)
 	@SLUICE_TEST_SAMPLE=all SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
-	  --output-on-failure --no-tests=error --timeout 7200 -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))(_whole)?$$'
+	  --output-on-failure --no-tests=error -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))(_whole)?$$'
 
 release:  ## make a tarball: one program that needs only the C library, manual page, completion
 	@tools/setup.sh build

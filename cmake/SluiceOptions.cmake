@@ -6,6 +6,8 @@ option(SLUICE_STATIC "Link the programs statically but for the C library (make r
 option(SLUICE_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(SLUICE_UNITY_BUILD "Compile several files of some folders as one (sluice_unity)" OFF)
 set(SLUICE_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
+# Shared machines can be ten times slower than a quiet one; make deep-test gives more.
+set(SLUICE_TEST_TIMEOUT 1200 CACHE STRING "Seconds that a test may take which names no limit of its own")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
