@@ -4,8 +4,8 @@
 #   pip install 'sluice-llm[lm-eval]'
 #   examples/lm_eval/run.sh [MODEL [OPTION=VALUE,...]]       PYTHON: the interpreter (python3)
 #
-# The second argument has options of sluice.LLM, such as sparse_policy=full+quest: what does a policy
-# cost? Tasks of lm-eval itself (--tasks lambada_openai) read their data from a hub.
+# The second argument has options of sluice.LLM, such as sparse_policy=full+quest: what does a
+# policy cost? Tasks of lm-eval itself (--tasks lambada_openai) read their data from a hub.
 set -eu
 python="${PYTHON:-python3}"
 model="${1:-models/needle}"
