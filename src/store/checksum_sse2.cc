@@ -1,4 +1,4 @@
-// XXH3-64 with the 128-bit vectors that every x86-64 processor has.
+// XXH3-64 with the 128-bit vectors that every processor has.
 #include "store/checksum_code.h"
 
 namespace sluice {
