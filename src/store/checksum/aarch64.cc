@@ -1,4 +1,4 @@
-// Linked instead of checksum_x86.cc on aarch64: the 128-bit vectors are NEON's.
+// Linked instead of checksum/x86.cc on aarch64: the 128-bit vectors are NEON's.
 #include "store/checksum.h"
 
 namespace sluice {

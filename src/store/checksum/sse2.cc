@@ -1,5 +1,5 @@
 // XXH3-64 with the 128-bit vectors that every processor has.
-#include "store/checksum_code.h"
+#include "store/checksum/code.h"
 
 namespace sluice {
 
