@@ -69,6 +69,9 @@ function(sluice_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 1200)  # shared machines can be ten times slower than a quiet one
   endif()
+  if(CMAKE_CROSSCOMPILING)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 10")  # under an emulator
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   if(NOT ARG_SEPARATE)
     sluice_unity(${name} FILES 8)
