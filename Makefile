@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo release release-test wheel test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
+.PHONY: help demo release release-test wheel aarch64-test test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
   build-release build-tests
 MAKEFLAGS += --no-print-directory
 
@@ -83,6 +83,9 @@ release:  ## make a tarball: one program that needs only the C library, manual p
 
 release-test: release  ## try that tarball in new roots of Debian 12 and 13 (needs root and debootstrap)
 	@tools/release_test.sh || [ $$? -eq 75 ]
+
+aarch64-test:  ## compile for aarch64 and run tests under qemu (over an hour)
+	@tools/aarch64.sh
 
 bench:  ## build and run the benchmarks (some minutes)
 	@tools/setup.sh bench

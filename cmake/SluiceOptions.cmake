@@ -13,6 +13,11 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Whether kernels for the ISAs of x86 are compiled; other processors use those of portable vectors.
+set(SLUICE_X86 OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(SLUICE_X86 ON)
+endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
@@ -57,9 +62,10 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${sluice_launcher})
 endif()
 
-# lld takes less time than GNU ld; sanitized builds link about 90 programs of the whole engine.
+# lld takes less time than GNU ld; sanitized builds link about 90 programs of the whole engine. A
+# cross compiler has its own ld.
 find_program(SLUICE_LLD ld.lld)
-if(SLUICE_LLD)
+if(SLUICE_LLD AND NOT CMAKE_CROSSCOMPILING)
   add_link_options(-fuse-ld=lld)
 endif()
 
