@@ -192,21 +192,31 @@ std::optional<IntegerReading> read_integers(const JsonObject& given) {
 
 }  // namespace
 
-// A module that is in a list stands for what is in it, too. The output head is never quantized: all
-// publishers leave it out, and transformers' method fp8 does not list it.
-WeightFormat WeightQuantization::format_of(std::string_view module) const {
+// A module that is in a list stands for what is in it, too, and the end of a name for all names
+// that end so, as in transformers' should_convert_module.
+bool WeightQuantization::leaves_out(std::string_view module) const {
   const auto is_in = [&](const std::string& listed) {
-    return module.starts_with(listed) &&
-           (module.size() == listed.size() || module[listed.size()] == '.');
+    const bool is_start = module.starts_with(listed) &&
+                          (module.size() == listed.size() || module[listed.size()] == '.');
+    return is_start || module.ends_with("." + listed);
   };
   const auto matches = [&](const std::string& pattern) {
     return matches_beginning(pattern, module);
   };
   const auto is_part = [&](const std::string& part) { return module.find(part) != module.npos; };
-  const bool is_plain = !present() || module == "lm_head" || std::ranges::any_of(ignored, is_in) ||
-                        std::ranges::any_of(patterns, matches) ||
-                        std::ranges::any_of(parts, is_part);
-  if (is_plain) return WeightFormat::kBFloat16;
+  return std::ranges::any_of(ignored, is_in) || std::ranges::any_of(patterns, matches) ||
+         std::ranges::any_of(parts, is_part);
+}
+
+// The output head is never quantized: all publishers leave it out, and transformers' method fp8
+// does not list it. A model of text and pictures lists the modules of its text part as nested.
+WeightFormat WeightQuantization::format_of(std::string_view module) const {
+  if (!present() || module == "lm_head" || leaves_out(module)) return WeightFormat::kBFloat16;
+  constexpr std::string_view kModel = "model.";
+  if (module.starts_with(kModel) &&
+      leaves_out(fmt::format("model.language_model.{}", module.substr(kModel.size())))) {
+    return WeightFormat::kBFloat16;
+  }
   if (has_integers()) return integer_format;
   return scales == WeightScales::kBlocks ? WeightFormat::kE4m3Groups : WeightFormat::kE4m3Rows;
 }

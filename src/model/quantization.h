@@ -45,8 +45,11 @@ struct WeightQuantization {
 
   bool present() const { return scales != WeightScales::kNone || has_integers(); }
   bool has_integers() const { return integers != IntegerForm::kNone; }
-  // How the weight of a module ("model.layers.0.self_attn.q_proj") is stored.
+  // How the weight of a module ("model.layers.0.self_attn.q_proj") is stored; lists may have it as
+  // that of a nested text part ("model.language_model.layers.0.self_attn.q_proj").
   WeightFormat format_of(std::string_view module) const;
+  // Whether a list has the module by this name.
+  bool leaves_out(std::string_view module) const;
 };
 
 // FP8: `quant_method` fp8, and compressed-tensors' `float-quantized`. Integers of 4 or 8 bits:

@@ -96,6 +96,36 @@ TEST(Quantization, ReadsFp8InBlocks) {
   EXPECT_EQ(read({{"quant_method", "fp8"}}).scales, WeightScales::kTensor);
 }
 
+// Lists name modules of a nested text part as they are nested, here those of Qwen3.5, or by the
+// ends of their names, as transformers' should_convert_module takes them.
+TEST(Quantization, ListsMayNameModulesAsNestedOrByTheirEnds) {
+  const std::string linear = "model.layers.0.linear_attn.";
+  const WeightQuantization fp8 =
+      read({{"quant_method", "fp8"},
+            {"weight_block_size", {128, 128}},
+            {"modules_to_not_convert",
+             {"model.language_model.layers.0.linear_attn.in_proj_a", "linear_attn.in_proj_b"}}});
+  EXPECT_EQ(fp8.format_of(linear + "in_proj_a"), WeightFormat::kBFloat16);
+  EXPECT_EQ(fp8.format_of(linear + "in_proj_b"), WeightFormat::kBFloat16);
+  EXPECT_EQ(fp8.format_of(linear + "in_proj_qkv"), WeightFormat::kE4m3Groups);
+  EXPECT_EQ(fp8.format_of("model.layers.1.linear_attn.in_proj_a"), WeightFormat::kE4m3Groups);
+  const json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}};
+  const WeightQuantization compressed =
+      read({{"quant_method", "compressed-tensors"},
+            {"format", "float-quantized"},
+            {"ignore", {"re:model[.]language_model[.]layers[.]0[.]", "re:.*in_proj_b$"}},
+            {"config_groups", {{"group_0", {{"weights", weights}}}}}});
+  EXPECT_EQ(compressed.format_of(linear + "out_proj"), WeightFormat::kBFloat16);
+  EXPECT_EQ(compressed.format_of("model.layers.1.linear_attn.in_proj_b"), WeightFormat::kBFloat16);
+  EXPECT_EQ(compressed.format_of("model.layers.1.linear_attn.out_proj"), WeightFormat::kE4m3Rows);
+  const WeightQuantization awq = read({{"quant_method", "awq"},
+                                       {"bits", 4},
+                                       {"group_size", 128},
+                                       {"modules_to_not_convert", {"language_model.layers.0."}}});
+  EXPECT_EQ(awq.format_of(linear + "out_proj"), WeightFormat::kBFloat16);
+  EXPECT_TRUE(stores_integers(awq.format_of("model.layers.1.linear_attn.out_proj")));
+}
+
 // As llm-compressor writes it.
 TEST(Quantization, ReadsCompressedTensorsInFp8) {
   const auto compressed = [](json weights) {
