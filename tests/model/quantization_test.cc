@@ -206,6 +206,25 @@ TEST(Quantization, ReadsGptq) {
   EXPECT_EQ(read(changed).integer_format, WeightFormat{.numbers = WeightNumbers::kUint8});
 }
 
+// As Qwen3.5's files of 4 bits have it.
+TEST(Quantization, ReadsWhatDynamicLeavesOut) {
+  json changed = gptq();
+  changed["dynamic"] = {{"lm_head", json::object()},
+                        {"model.language_model.embed_tokens", json::object()},
+                        {"-:.*attn.*", json::object()},
+                        {"-:.*shared_expert.*", json::object()},
+                        {"-:model.language_model.layers.1[.]", json::object()}};
+  const WeightQuantization quantization = read(changed);
+  EXPECT_EQ(quantization.format_of("model.layers.0.mlp.experts.3.up_proj"), kFourBits);
+  for (const char* module :
+       {"model.layers.0.linear_attn.out_proj", "model.layers.0.self_attn.q_proj",
+        "model.layers.0.mlp.shared_expert.up_proj", "model.layers.1.mlp.experts.3.up_proj"}) {
+    EXPECT_EQ(quantization.format_of(module), WeightFormat::kBFloat16) << module;
+  }
+  changed["dynamic"] = {{"-:(", json::object()}};
+  expect_error(ErrorCode::kModel, [&] { read(changed); });
+}
+
 TEST(Quantization, ReadsPackQuantized) {
   EXPECT_EQ(read(packed()).integers, IntegerForm::kPackQuantized);
   EXPECT_TRUE(read(packed()).symmetric);
@@ -241,7 +260,7 @@ TEST(Quantization, NamesTheSettingThatIsNotRead) {
   expect(gptq(), {{"bits", 3}}, "bits 3");
   expect(gptq(), {{"checkpoint_format", "marlin"}}, "checkpoint_format \"marlin\"");
   expect(gptq(), {{"is_marlin_format", true}}, "is_marlin_format true");
-  expect(gptq(), {{"dynamic", {{"-:.*down.*", json::object()}}}}, "dynamic ");
+  expect(gptq(), {{"dynamic", {{"+:.*down.*", {{"bits", 8}}}}}}, "settings for \"+:.*down.*\" in ");
   expect(gptq(), {{"lm_head", true}}, "lm_head true");
   expect(packed(), {{"sparsity_config", {{"format", "sparse-24-bitmask"}}}}, "format ");
   expect(packed(), {{"transform_config", {{"config_groups", {{"u", 1}}}}}}, "transform_config ");

@@ -54,6 +54,11 @@ bool is_quantized(const nlohmann::json& config, const std::string& name) {
       if (listed == module) return false;
     }
   }
+  const nlohmann::json dynamic = method.value("dynamic", nlohmann::json::object());
+  for (const auto& [key, settings] : dynamic.items()) {
+    const bool has_part = key.starts_with("-:.*") && key.ends_with(".*");
+    if (has_part && name.find(key.substr(4, key.size() - 6)) != name.npos) return false;
+  }
   return true;
 }
 

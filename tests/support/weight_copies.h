@@ -43,7 +43,8 @@ std::vector<float> floats_of(const CheckpointTensor& tensor);
 std::vector<int64_t> shape_of(const CheckpointTensor& tensor);
 
 // Whether a copy has the tensor in fewer bits: the projections of layers that the lists of
-// `config` (config.json) do not leave out, each by its whole name.
+// `config` (config.json) do not leave out, each by its whole name, nor `dynamic` of gptq by
+// "-:.*PART.*".
 bool is_quantized(const nlohmann::json& config, const std::string& name);
 
 // Writes model.safetensors: `change` gives what stands for a tensor, nothing for one that stays as

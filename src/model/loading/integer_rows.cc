@@ -61,8 +61,9 @@ IntegerRows::IntegerRows(const WeightSource& source, const Checkpoint& checkpoin
                                             shape_string(whole)));
   }
   words_ = read_integers_of<uint32_t>(tensors.numbers);
-  if (layout_.form == IntegerForm::kAwq)
+  if (layout_.form == IntegerForm::kAwq) {
     words_ = transposed(words_, layout_.k, layout_.row_words());
+  }
   scales_.per_row = layout_.groups;
   read_scales(tensors);
   read_zeros(tensors);

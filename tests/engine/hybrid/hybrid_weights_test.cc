@@ -107,6 +107,9 @@ class Numbers {
   void expect_all() {
     for (const int layer : {0, 2}) expect_linear(layer);
     expect_attention("model.layers.1.self_attn.");
+    expect_mlps();
+  }
+  void expect_mlps() {
     for (const int layer : {0, 1, 2}) expect_mlp(layer);
   }
 
@@ -259,6 +262,23 @@ TEST(HybridWeights, IntegersAreThoseOfTheFile) {
     for (const HybridSizes& sizes : {grouped_hybrid(), dense_hybrid(), hybrid_of_experts()}) {
       check(sizes, kind);
     }
+  }
+}
+
+// As Qwen's files of Qwen3.5 in 4 bits: mixers stay in bf16.
+TEST(HybridWeights, DynamicLeavesOutMixers) {
+  for (const HybridSizes& sizes : {dense_hybrid(), hybrid_of_experts()}) {
+    const IntegerKind kind{.form = IntegerForm::kGptq, .symmetric = true};
+    json method = testing::integer_config(kind);
+    method["dynamic"] = {{"lm_head", json::object()}, {"-:.*attn.*", json::object()}};
+    Copies copies;
+    write_hybrid(sizes, copies.plain.path());
+    copies.model = write_integer_model(copies.plain.path().string(), kind, copies.quantized.path(),
+                                       {{"quantization_config", method}});
+    Numbers numbers(sizes, copies);
+    numbers.expect_mlps();
+    EXPECT_EQ(numbers.format_of_in(), WeightFormat::kBFloat16);
+    EXPECT_EQ(numbers.format_of_qkv(), WeightFormat::kBFloat16);
   }
 }
 
