@@ -6,7 +6,9 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,7 +25,10 @@ namespace {
 
 // GPTQ's exporters write a bias for each module, which is zero where the model has none.
 bool is_zero_bias(const std::string& name, const Checkpoint& checkpoint) {
-  if (!name.ends_with("_proj.bias")) return false;
+  const bool is_linear =
+      name.ends_with("_proj.bias") ||
+      (name.find(".linear_attn.in_proj_") != name.npos && name.ends_with(".bias"));
+  if (!is_linear) return false;
   const auto values = read_floats(checkpoint.tensor(name, *checkpoint.shape_of(name)));
   return std::ranges::all_of(values, [](float value) { return value == 0; });
 }
@@ -104,6 +109,17 @@ void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Str
   store_vector(source, as_bf16(read_whole(tensor), tensor.dtype), stream);
 }
 
+// The scales of a range of rows that begins within a block, one for each row.
+ScaleRows scales_of_rows(const WeightSource& source, const ScaleRows& blocks) {
+  ScaleRows by_row{.per_row = blocks.per_row};
+  const int64_t skipped = source.first_row() % blocks.scale_rows;
+  for (int64_t row = skipped; row < skipped + source.shape[0]; ++row) {
+    const auto from = blocks.values.begin() + row / blocks.scale_rows * blocks.per_row;
+    by_row.values.insert(by_row.values.end(), from, from + blocks.per_row);
+  }
+  return by_row;
+}
+
 // Errors: kModel naming the tensor for a scale of 0, below it, or that is not finite: its numbers
 // would all be 0 or make no sense.
 ScaleRows read_scales(const WeightSource& source, const Checkpoint& checkpoint) {
@@ -128,7 +144,9 @@ ScaleRows read_scales(const WeightSource& source, const Checkpoint& checkpoint) 
                       : source.scales == WeightScales::kRows ? 1
                                                              : source.shape[0];
   scales.per_row = scales_per_row(source.matrix.format, source.shape[1]);
-  return scales;
+  const bool begins_in_block =
+      source.scales == WeightScales::kBlocks && source.first_row() % kScaleBlockRows != 0;
+  return begins_in_block ? scales_of_rows(source, scales) : scales;
 }
 
 // The type as pack_weight takes it: e4m3 as its codes.
@@ -248,9 +266,9 @@ void store_dummy(const WeightSource& source, DummyNumbers& numbers, uint64_t& st
   if (!source.matrix.present()) return store_dummy_vector(source, state, stream);
   const HeadPadding& padding = source.padding;
   const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
-  const DummyRows rows =
-      numbers.next_rows(source.matrix.format, source.tensor_shape(),
-                        by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024, state);
+  const DummyRows rows = numbers.next_rows(
+      source.matrix.format, source.is_range() ? source.shape : source.tensor_shape(),
+      by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024, state);
   const int64_t first = source.slice.row_begin, num_cols = source.shape[1];
   for (int64_t at = 0; at < source.shape[0];) {
     const int64_t in_rows = (first + at) % rows.count;
@@ -285,11 +303,15 @@ Weights::StoredBytes Weights::stored_bytes(const ModelConfig& config, Device& de
   weights.lay_out(plan, device);
   StoredBytes num_bytes;
   double active = 0;
+  std::set<std::pair<std::string, int64_t>> ordered;  // one order for all ranges of a tensor's rows
   for (const WeightSource& source : weights.sources_) {
     const bool is_matrix = source.shape.size() == 2;
     const int64_t num_rows = is_matrix ? source.shape[0] : source.num_elements();
     size_t own = weight_bytes(source.matrix.format, num_rows, is_matrix ? source.shape[1] : 1);
-    if (source.matrix.format.num_orders > 0) own += order_bytes(source.shape[1]);
+    if (source.matrix.format.num_orders > 0 &&
+        ordered.emplace(source.name, source.matrix.num_rows).second) {
+      own += order_bytes(source.shape[1]);
+    }
     num_bytes.all += own;
     active += static_cast<double>(own) * source.active_share;
   }

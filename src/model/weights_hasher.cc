@@ -67,19 +67,18 @@ void add_tensor(Hash& hash, const CheckpointTensor& tensor, std::vector<std::byt
 }
 
 // The tensors of a source, whole also if the source is a rank's part of them: the KV of all ranks
-// depends on what each has. A tensor of all experts comes once.
+// depends on what each has. A tensor of all experts, or with ranges of rows, comes once.
 std::vector<CheckpointTensor> whole_tensors(const WeightSource& source,
                                             const Checkpoint& checkpoint,
                                             std::set<std::string>& seen) {
   const std::string& of_all = source.part.name;
-  const bool has_own = of_all.empty() || (of_all != source.name && checkpoint.has(source.name));
-  if (!has_own) {
-    if (!seen.insert(of_all).second) return {};
-    return {checkpoint.tensor(of_all, source.part.shape)};
-  }
+  const bool has_own = of_all.empty() || (!source.is_range() && checkpoint.has(source.name));
+  if (!has_own && !seen.insert(of_all).second) return {};
+  if (!has_own && !source.is_range()) return {checkpoint.tensor(of_all, source.part.shape)};
   WeightSource whole = source;
   whole.shape = source.tensor_shape();
   whole.slice = {};
+  whole.part = {};
   return tensors_of(whole, checkpoint);
 }
 

@@ -2,6 +2,7 @@
 #include "model/layers/delta_net.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace sluice {
 namespace {
@@ -57,12 +58,10 @@ DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& pre
                                     int64_t hidden) const {
   const std::string name = prefix + "linear_attn.";
   Weights w;
-  w.in = layout.matrix(in_width(), hidden);
-  w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden);
   if (is_grouped) {
-    lay_out_grouped(layout, name, w);
+    lay_out_grouped(layout, name, hidden, w);
   } else {
-    lay_out_in(layout, name, w);
+    lay_out_in(layout, name, hidden, w);
   }
   w.taps = layout.vector(shape.num_taps * shape.num_channels(), DType::kF32)
                .reshape({shape.num_taps, shape.num_channels()});
@@ -73,13 +72,18 @@ DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& pre
   layout.add_vector(name + "dt_bias", w.dt_bias);
   w.norm = layout.vector(shape.v_dim, DType::kF32);
   layout.add_vector(name + "norm.weight", w.norm, 1);
-  w.out = layout.matrix(hidden, shape.v_width());
+  w.out = layout.matrix(hidden, shape.v_width(), {name + "out_proj"});
   layout.add_rows(name + "out_proj.weight", w.out, 0, hidden);
   return w;
 }
 
 // Qwen3.5 and later: a tensor for each part.
-void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, const Weights& w) const {
+void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, int64_t hidden,
+                          Weights& w) const {
+  w.in = layout.matrix(in_width(), hidden, {name + "in_proj_qkv", name + "in_proj_z"},
+                       shape.num_channels());
+  w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden,
+                          {name + "in_proj_b", name + "in_proj_a"}, shape.num_v_heads);
   layout.add_rows(name + "in_proj_qkv.weight", w.in, 0, shape.num_channels());
   layout.add_rows(name + "in_proj_z.weight", w.in, shape.num_channels(), shape.v_width());
   layout.add_rows(name + "in_proj_b.weight", w.gates, 0, shape.num_v_heads);
@@ -87,11 +91,14 @@ void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, const W
 }
 
 // Qwen3-Next: a key head has its rows of q and k, then those of v and z of its value heads; of the
-// gates b and a of these.
-void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name,
-                               const Weights& w) const {
+// gates b and a of these. Blocks of scales stay whole where heads have a multiple of their rows.
+void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name, int64_t hidden,
+                               Weights& w) const {
   const int64_t v_heads = shape.num_v_heads / shape.num_k_heads;
   const int64_t v_rows = v_heads * shape.v_dim;
+  w.in = layout.matrix(in_width(), hidden, {name + "in_proj_qkvz"},
+                       std::gcd(int64_t{shape.k_dim}, v_rows));
+  w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden, {name + "in_proj_ba"}, v_heads);
   WeightLayout::RowRange in{.name = name + "in_proj_qkvz.weight", .num_tensor_rows = in_width()};
   WeightLayout::RowRange gates{.name = name + "in_proj_ba.weight",
                                .num_tensor_rows = 2 * int64_t{shape.num_v_heads}};
