@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo release release-test wheel test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
+.PHONY: help demo release release-test wheel aarch64-test test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
   build-release build-tests
 MAKEFLAGS += --no-print-directory
 
@@ -72,10 +72,10 @@ deep-test:  ## the whole grid, 1,000 schedules, every wait left out (over an hou
 	@cmake --build --preset asan --target all release_tests
 	@SLUICE_TEST_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -LE "gpu|slow"
 	@SLUICE_TEST_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -L release
-	@cmake --preset tsan >/dev/null
+	@cmake --preset tsan -DSLUICE_TEST_TIMEOUT=7200 >/dev/null
 	@cmake --build --preset tsan --target $(DEEP_TSAN_TESTS)
 	@SLUICE_TEST_SAMPLE=all SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
-	  --output-on-failure --no-tests=error --timeout 7200 -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))(_whole)?$$'
+	  --output-on-failure --no-tests=error -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))(_whole)?$$'
 
 release:  ## make a tarball: one program that needs only the C library, manual page, completion
 	@tools/setup.sh build
@@ -83,6 +83,9 @@ release:  ## make a tarball: one program that needs only the C library, manual p
 
 release-test: release  ## try that tarball in new roots of Debian 12 and 13 (needs root and debootstrap)
 	@tools/release_test.sh || [ $$? -eq 75 ]
+
+aarch64-test:  ## compile for aarch64 and run tests under qemu (over an hour)
+	@tools/aarch64.sh
 
 bench:  ## build and run the benchmarks (some minutes)
 	@tools/setup.sh bench

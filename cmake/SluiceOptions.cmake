@@ -6,11 +6,19 @@ option(SLUICE_STATIC "Link the programs statically but for the C library (make r
 option(SLUICE_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 option(SLUICE_UNITY_BUILD "Compile several files of some folders as one (sluice_unity)" OFF)
 set(SLUICE_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
+# Shared machines can be ten times slower than a quiet one; make deep-test gives more.
+set(SLUICE_TEST_TIMEOUT 1200 CACHE STRING
+  "Seconds that a test may take which names no limit of its own")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Whether kernels for the ISAs of x86 are compiled; other processors use those of portable vectors.
+set(SLUICE_X86 OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(SLUICE_X86 ON)
+endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
@@ -55,9 +63,10 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${sluice_launcher})
 endif()
 
-# lld takes less time than GNU ld; sanitized builds link about 90 programs of the whole engine.
+# lld takes less time than GNU ld; sanitized builds link about 90 programs of the whole engine. A
+# cross compiler has its own ld.
 find_program(SLUICE_LLD ld.lld)
-if(SLUICE_LLD)
+if(SLUICE_LLD AND NOT CMAKE_CROSSCOMPILING)
   add_link_options(-fuse-ld=lld)
 endif()
 

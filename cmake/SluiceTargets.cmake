@@ -67,7 +67,10 @@ function(sluice_test name)
     set(ARG_COST 0)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 1200)  # shared machines can be ten times slower than a quiet one
+    set(ARG_TIMEOUT ${SLUICE_TEST_TIMEOUT})
+  endif()
+  if(CMAKE_CROSSCOMPILING)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 10")  # under an emulator
   endif()
   add_executable(${name} ${ARG_SOURCES})
   if(NOT ARG_SEPARATE)
@@ -96,7 +99,8 @@ function(sluice_test name)
     set_tests_properties(${name} PROPERTIES
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SAMPLE};GTEST_SHARD_INDEX=${sample}")
     add_test(NAME ${name}_whole COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
-    set_tests_properties(${name}_whole PROPERTIES LABELS slow RUN_SERIAL TRUE)
+    set_tests_properties(${name}_whole PROPERTIES
+      LABELS slow TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL TRUE)
   endif()
   if(ARG_GPU AND SLUICE_CUDA)
     add_test(NAME ${name}_gpu COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})

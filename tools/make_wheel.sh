@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Makes the wheel in out/wheel. Its tag says where it runs: auditwheel finds the oldest C and C++
-# libraries that the symbols allow, and fails if the wheel needs another library of the system.
+# Makes the wheel in out/wheel, or with CUDA in out/wheel-cuda. Its tag says where it runs:
+# auditwheel finds the oldest C and C++ libraries that the symbols allow, and fails if the wheel
+# needs another library of the system.
 #
 #   tools/make_wheel.sh
 #
 # PYTHON: the interpreter (python3). WHEEL_ENV: the environment of the build tools, kept for the
 # next run (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-wheel). SLUICE_CUDA: ON or OFF (OFF).
+# SLUICE_CUDA_ARCHITECTURES: as CMake's (80-real;89;90a: Ampere, Ada, Hopper; what is newer compiles
+# the code of Ada when it first runs).
 #
 # Exit status: 75 (EX_TEMPFAIL) and a line that begins with "skipped" if PyPI cannot be reached.
 set -eu
@@ -21,21 +24,28 @@ need_python_environment "$environment" \
 
 # The name by which CMake finds the compiler: ccache then has the objects of the release build.
 export CXX="${CXX:-c++}" PATH="$environment/bin:$PATH"
-rm -rf out/wheel
+cuda="${SLUICE_CUDA:-OFF}" out=out/wheel
+settings=("cmake.define.SLUICE_CUDA=$cuda")
+if [ "$cuda" = ON ]; then
+  out=out/wheel-cuda
+  settings+=("build-dir=build/python-cuda-{wheel_tag}"
+    "cmake.define.SLUICE_CUDA_ARCHITECTURES=${SLUICE_CUDA_ARCHITECTURES:-80-real;89;90a}")
+fi
+rm -rf "$out"
 log=$(mktemp) made=$(mktemp -d)
 trap 'rm -rf "$log" "$made"' EXIT
 if ! { "$environment/bin/python" -m pip --disable-pip-version-check wheel --no-deps \
   --no-build-isolation --wheel-dir "$made" \
-  --config-settings=cmake.define.SLUICE_CUDA="${SLUICE_CUDA:-OFF}" . &&
-  auditwheel repair --wheel-dir out/wheel "$made"/*.whl; } >"$log" 2>&1; then
+  "${settings[@]/#/--config-settings=}" . &&
+  auditwheel repair --wheel-dir "$out" "$made"/*.whl; } >"$log" 2>&1; then
   tail -n 40 "$log"
   exit 1
 fi
 
-wheel=$(echo out/wheel/*.whl)
+wheel=$(echo "$out"/*.whl)
 bytes=$(stat -c %s "$wheel") most=12000000
 echo "$wheel: $bytes bytes"
-if [ "${SLUICE_CUDA:-OFF}" = OFF ] && [ "$bytes" -gt "$most" ]; then
+if [ "$cuda" = OFF ] && [ "$bytes" -gt "$most" ]; then
   echo "make_wheel: more than $most bytes" >&2
   exit 1
 fi

@@ -18,8 +18,10 @@ environment="${PYTHON_ENV:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-python}"
 need_python_environment "$environment" "numpy pytest>=9 mypy>=2 tqdm lm-eval==0.4.13" \
   "what tests of the Python package need"
 tools/make_wheel.sh
+wheels=out/wheel
+[ "${SLUICE_CUDA:-OFF}" = OFF ] || wheels=out/wheel-cuda
 "$environment/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps \
-  --force-reinstall out/wheel/*.whl
+  --force-reinstall "$wheels"/*.whl
 # Not from the repository's root: there `import sluice` must find what was installed.
 export TQDM_DISABLE=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
 cd python/tests && "$environment/bin/python" -m pytest -p no:cacheprovider -q "$@"

@@ -10,6 +10,7 @@
 #   tools/setup.sh load-tools   to load the server with programs of Debian (make client-test)
 #   tools/setup.sh silent-peer   to cut the link of its clients (make client-test)
 #   tools/setup.sh kv-events   to send KV events to routers (make client-test)
+#   tools/setup.sh aarch64   to compile for aarch64 and run that (make aarch64-test)
 #   tools/setup.sh ci        as test, and for .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing, else apt's
@@ -33,6 +34,7 @@ ci="clang-format clang-tidy procps"
 load_tools="slowhttptest wrk"
 silent_peer="iproute2"
 kv_events="libzmq5"
+aarch64="g++-aarch64-linux-gnu qemu-user-static"
 
 case "${1:-build}" in
   build) packages="$build" ;;
@@ -42,12 +44,13 @@ case "${1:-build}" in
   page) packages="$page" ;;
   python) packages="$build $python" ;;
   ci) packages="$build $test $ci" ;;
+  aarch64) packages="$build $test $aarch64" ;;
   load-tools) packages="$load_tools" ;;
   silent-peer) packages="$silent_peer" ;;
   kv-events) packages="$kv_events" ;;
   *)
     echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci," \
-      "load-tools, silent-peer or kv-events" >&2
+      "aarch64, load-tools, silent-peer or kv-events" >&2
     exit 2
     ;;
 esac

@@ -80,6 +80,23 @@ void read_parts(const JsonObject& given, WeightQuantization& quantization) {
   }
 }
 
+// GPTQModel's `dynamic` gives modules settings of their own, or leaves them out: "-:" and a regular
+// expression of how names begin. Qwen's files for hybrids leave out attention so, and have modules
+// without a setting. Returns what has one.
+std::optional<std::string> read_dynamic(const JsonObject& given, WeightQuantization& quantization) {
+  const auto dynamic = given.find_object("dynamic");
+  if (!dynamic) return std::nullopt;
+  constexpr std::string_view kLeftOut = "-:";
+  for (const std::string& name : dynamic->keys()) {
+    if (name.starts_with(kLeftOut)) {
+      quantization.patterns.emplace_back(name.substr(kLeftOut.size()));
+    } else if (dynamic->has(name) && dynamic->get(name) != nlohmann::json::object()) {
+      return fmt::format("settings for {} in dynamic", describe_json(name));
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 // GPTQModel calls the version a format.
@@ -100,14 +117,13 @@ IntegerReading read_awq(const JsonObject& given) {
   return reading;
 }
 
-// `dynamic` gives modules settings of their own.
 IntegerReading read_gptq(const JsonObject& given) {
   IntegerReading reading{.quantization = {.integers = IntegerForm::kGptq}};
   WeightQuantization& quantization = reading.quantization;
   const std::string_view form = given.has("checkpoint_format") ? "checkpoint_format" : "format";
   reading.unsupported = first_of(
       {other_than(given, form, {"gptq", "gptq_v2"}), other_than(given, "pack_dtype", {"int32"}),
-       any_of(given, "dynamic"), any_of(given, "lm_head"),
+       read_dynamic(given, quantization), any_of(given, "lm_head"),
        any_of(given, "modules_in_block_to_quantize"), any_of(given, "is_marlin_format")});
   if (reading.unsupported) return reading;
   reading.unsupported = read_sizes(given, {.bits_key = "bits", .group_key = "group_size"},

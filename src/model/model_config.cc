@@ -192,11 +192,6 @@ JsonObject text_config(const JsonObject& config) {
 // The weights' types and ids that a file may have outside or, nested, inside of the text part.
 void read_shared(const JsonObject& root, const JsonObject& text, ModelConfig& model) {
   model.quantization = read_quantization(root);
-  if (model.quantization.present() && is_hybrid(model.architecture)) {
-    fail_unsupported(root, fmt::format("{} with quantized weights is not supported yet; take the "
-                                       "model in BF16",
-                                       architecture_name(model.architecture)));
-  }
   model.tie_word_embeddings = root.find_bool("tie_word_embeddings")
                                   .value_or(text.find_bool("tie_word_embeddings").value_or(false));
   model.dtype = read_dtype(root);

@@ -19,6 +19,12 @@
 #include "model/integer_quantization.h"
 
 namespace sluice {
+
+struct NamePattern::Compiled {
+  std::string text;
+  boost::regex regex;
+};
+
 namespace {
 
 // A method, and what its users append to the name of the model that they quantize.
@@ -74,21 +80,11 @@ std::string describe_method(const JsonObject& given) {
   return text;
 }
 
-// Whether a pattern of `ignore` matches the beginning of a module's name, as Python's re.match
-// does. Boost's search, unlike that of the standard library, ends with an error where a pattern
-// would take exponential time, and does not recurse. Errors: kModel for what is no regular
-// expression, and for such a pattern.
-bool matches_beginning(const std::string& pattern, std::string_view module) {
-  try {
-    return boost::regex_search(module.begin(), module.end(), boost::regex(pattern),
-                               boost::regex_constants::match_continuous);
-  } catch (const std::runtime_error&) {  // boost::regex_error is one
-    fail(
-        ErrorCode::kModel,
-        "quantization_config of config.json ignores modules by the pattern {}, which is no regular "
-        "expression or takes too long to match; fetch config.json again",
-        describe_json(pattern));
-  }
+[[noreturn]] void refuse_pattern(const std::string& text) {
+  fail(ErrorCode::kModel,
+       "quantization_config of config.json leaves out modules by the pattern {}, which is no "
+       "regular expression or takes too long to match; fetch config.json again",
+       describe_json(text));
 }
 
 // Refuses a method that is not read, or not with the setting `unsupported`. MLX writes
@@ -175,8 +171,7 @@ void read_ignored(const JsonObject& given, WeightQuantization& quantization) {
       quantization.ignored.push_back(module);
       continue;
     }
-    quantization.patterns.push_back(module.substr(kPattern.size()));
-    matches_beginning(quantization.patterns.back(), "");
+    quantization.patterns.emplace_back(module.substr(kPattern.size()));
   }
 }
 
@@ -192,21 +187,51 @@ std::optional<IntegerReading> read_integers(const JsonObject& given) {
 
 }  // namespace
 
-// A module that is in a list stands for what is in it, too. The output head is never quantized: all
-// publishers leave it out, and transformers' method fp8 does not list it.
-WeightFormat WeightQuantization::format_of(std::string_view module) const {
+// Boost's search, unlike that of the standard library, ends with an error where a pattern would
+// take exponential time, and does not recurse.
+NamePattern::NamePattern(std::string text) {
+  try {
+    boost::regex regex(text);
+    compiled_ = std::make_shared<const Compiled>(Compiled{std::move(text), std::move(regex)});
+  } catch (const std::runtime_error&) {  // boost::regex_error is one
+    refuse_pattern(text);
+  }
+}
+
+bool NamePattern::matches_beginning(std::string_view module) const {
+  try {
+    return boost::regex_search(module.begin(), module.end(), compiled_->regex,
+                               boost::regex_constants::match_continuous);
+  } catch (const std::runtime_error&) {
+    refuse_pattern(compiled_->text);
+  }
+}
+
+// A module that is in a list stands for what is in it, too, and the end of a name for all names
+// that end so, as in transformers' should_convert_module.
+bool WeightQuantization::leaves_out(std::string_view module) const {
   const auto is_in = [&](const std::string& listed) {
-    return module.starts_with(listed) &&
-           (module.size() == listed.size() || module[listed.size()] == '.');
+    const bool is_start = module.starts_with(listed) &&
+                          (module.size() == listed.size() || module[listed.size()] == '.');
+    return is_start || module.ends_with("." + listed);
   };
-  const auto matches = [&](const std::string& pattern) {
-    return matches_beginning(pattern, module);
+  const auto matches = [&](const NamePattern& pattern) {
+    return pattern.matches_beginning(module);
   };
   const auto is_part = [&](const std::string& part) { return module.find(part) != module.npos; };
-  const bool is_plain = !present() || module == "lm_head" || std::ranges::any_of(ignored, is_in) ||
-                        std::ranges::any_of(patterns, matches) ||
-                        std::ranges::any_of(parts, is_part);
-  if (is_plain) return WeightFormat::kBFloat16;
+  return std::ranges::any_of(ignored, is_in) || std::ranges::any_of(patterns, matches) ||
+         std::ranges::any_of(parts, is_part);
+}
+
+// The output head is never quantized: all publishers leave it out, and transformers' method fp8
+// does not list it. A model of text and pictures lists the modules of its text part as nested.
+WeightFormat WeightQuantization::format_of(std::string_view module) const {
+  if (!present() || module == "lm_head" || leaves_out(module)) return WeightFormat::kBFloat16;
+  constexpr std::string_view kModel = "model.";
+  if (module.starts_with(kModel) &&
+      leaves_out(fmt::format("model.language_model.{}", module.substr(kModel.size())))) {
+    return WeightFormat::kBFloat16;
+  }
   if (has_integers()) return integer_format;
   return scales == WeightScales::kBlocks ? WeightFormat::kE4m3Groups : WeightFormat::kE4m3Rows;
 }

@@ -4,6 +4,7 @@
 // the scales. Thread rule: a value.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,23 @@ enum class IntegerForm {
   kGptqV2,
 };
 
+// A regular expression that a configuration gives for names of modules. It is compiled once: a
+// mixture asks for the formats of tens of thousands of modules, each time that weights are planned.
+class NamePattern {
+ public:
+  // Errors: kModel for what is no regular expression.
+  explicit NamePattern(std::string text);
+
+  // Whether it matches the beginning of a module's name, as Python's re.match does. Errors: kModel
+  // for a pattern that would take too long.
+  bool matches_beginning(std::string_view module) const;
+
+ private:
+  struct Compiled;
+
+  std::shared_ptr<const Compiled> compiled_;  // copies of a configuration share it
+};
+
 // Weights in FP8 have `scales`, those in integers `integers`.
 struct WeightQuantization {
   WeightScales scales = WeightScales::kNone;
@@ -40,13 +58,16 @@ struct WeightQuantization {
   WeightFormat integer_format;        // with an order: each matrix has a g_idx
   bool symmetric = false;             // no zero points are stored: all are half of the range
   std::vector<std::string> ignored;   // modules that are not quantized, and what is in them
-  std::vector<std::string> patterns;  // the same by regular expressions of how names begin
+  std::vector<NamePattern> patterns;  // the same by how names begin
   std::vector<std::string> parts;     // the same by a part of the name
 
   bool present() const { return scales != WeightScales::kNone || has_integers(); }
   bool has_integers() const { return integers != IntegerForm::kNone; }
-  // How the weight of a module ("model.layers.0.self_attn.q_proj") is stored.
+  // How the weight of a module ("model.layers.0.self_attn.q_proj") is stored; lists may have it as
+  // that of a nested text part ("model.language_model.layers.0.self_attn.q_proj").
   WeightFormat format_of(std::string_view module) const;
+  // Whether a list has the module by this name.
+  bool leaves_out(std::string_view module) const;
 };
 
 // FP8: `quant_method` fp8, and compressed-tensors' `float-quantized`. Integers of 4 or 8 bits:

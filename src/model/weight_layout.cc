@@ -38,8 +38,9 @@ WeightFormat WeightLayout::format_of(std::span<const std::string> modules, size_
 
 PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols,
                                   std::initializer_list<std::string> modules, int64_t part_rows) {
-  const WeightFormat format =
-      format_of({modules.begin(), modules.size()}, modules.size(), part_rows);
+  const std::span<const std::string> names{modules.begin(), modules.size()};
+  const WeightFormat format = format_of(names, modules.size(), part_rows);
+  count_orders(names, modules.size(), format);
   return {.data = arena_.take(packed_weight_bytes(device_, num_rows, num_cols, format)),
           .num_rows = num_rows,
           .num_cols = num_cols,
@@ -55,6 +56,7 @@ PackedExperts WeightLayout::experts(int32_t num_experts, int64_t num_rows, int64
     for (const char* module : modules) names.push_back(fmt::format("{}{}.{}", prefix, e, module));
   }
   const WeightFormat format = format_of(names, modules.size(), part_rows);
+  count_orders(names, modules.size(), format);
   const size_t stride = packed_weight_bytes(device_, num_rows, num_cols, format);
   return {.first = {.data = arena_.take(stride * static_cast<size_t>(num_experts)),
                     .num_rows = num_rows,
@@ -121,13 +123,19 @@ void WeightLayout::check_slice(const WeightSource& source) const {
   }
 }
 
-// Parts of a matrix are listed one after the other. Before memory is taken all matrices are alike
-// here, and the index stays within its bound.
+// A module whose rows lie in two matrices has the same number in both: it is the first of each.
+void WeightLayout::count_orders(std::span<const std::string> modules, size_t num_parts,
+                                WeightFormat format) {
+  if (format.num_orders == 0) return;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    order_of_[modules[i]] = static_cast<int32_t>(i % num_parts);
+  }
+}
+
 void WeightLayout::add_integers(WeightSource& source) const {
   source.integers = quantization_.integers;
   source.symmetric = quantization_.symmetric;
-  const int32_t num_orders = source.matrix.format.num_orders;
-  if (num_orders == 0) return;
+  if (source.matrix.format.num_orders == 0) return;
   if (source.row_begin % kOrderRows != 0) {
     fail(
         ErrorCode::kUnsupported,
@@ -135,10 +143,8 @@ void WeightLayout::add_integers(WeightSource& source) const {
         "to begin at a multiple of {}; take a file without",
         source.name, source.row_begin, kOrderRows);
   }
-  for (auto before = sources_.rbegin() + 1; before != sources_.rend(); ++before) {
-    if (before->matrix.data != source.matrix.data || source.order_index + 1 == num_orders) break;
-    ++source.order_index;
-  }
+  const std::string_view name = source.name;
+  source.order_index = order_of_.find(name.substr(0, name.rfind('.')))->second;
 }
 
 void WeightLayout::add_vector(const std::string& name, const TensorView& vector, float dummy_mean,

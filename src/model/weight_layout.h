@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -53,7 +55,8 @@ struct WeightSource {
   bool transposed = false;   // `vector` has the last dimension of `shape` as its first, and the
                              // tensor fills its columns from row_begin on
   float dummy_mean = 0;      // mean of dummy weights: 1 for norms, else 0
-  TensorPart part = {};      // where the numbers are in a checkpoint without tensor `name`
+  TensorPart part = {};      // where the numbers are in a checkpoint without tensor `name`, or of
+                             // what rows of it they are
   TensorSlice slice = {};    // what is read of tensor `name`, if not all
   double active_share = 1;   // of rows that it is read for, if all experts are chosen alike
 
@@ -62,8 +65,14 @@ struct WeightSource {
     for (const int64_t dim : shape) count *= dim;
     return count;
   }
+  // Whether a range of the rows of tensor `name` is read.
+  bool is_range() const { return !part.name.empty() && part.name == name; }
+  bool reads_whole() const { return !is_range() && !slice.present(); }
+  // The first row of tensor `name` that is read.
+  int64_t first_row() const { return is_range() ? part.row_begin : slice.row_begin; }
   // Of the tensor in the checkpoint.
   std::vector<int64_t> tensor_shape() const {
+    if (is_range()) return part.shape;
     std::vector<int64_t> whole = shape;
     if (slice.num_rows != 0) whole.front() = slice.num_rows;
     if (slice.num_cols != 0) whole.back() = slice.num_cols;
@@ -81,7 +90,8 @@ class WeightLayout {
       : arena_(arena), device_(device), quantization_(quantization), sources_(sources) {}
 
   // Cuts memory of a matrix in which the weights of these modules lie, and of a vector (bf16). The
-  // weights of several modules begin at multiples of `part_rows`.
+  // weights of several modules, and ranges of their rows, begin at multiples of `part_rows`, here
+  // and in their tensors.
   // Errors: kUnsupported if some of the modules are quantized and others are not.
   PackedWeight matrix(int64_t num_rows, int64_t num_cols,
                       std::initializer_list<std::string> modules = {}, int64_t part_rows = 0);
@@ -145,6 +155,8 @@ class WeightLayout {
                          int64_t part_rows) const;
   // Errors: kUnsupported for a slice that cuts a scale's rows or columns.
   void check_slice(const WeightSource& source) const;
+  // Numbers the modules of a matrix with orders of columns.
+  void count_orders(std::span<const std::string> modules, size_t num_parts, WeightFormat format);
   // What integers have beside the name and the shape.
   void add_integers(WeightSource& source) const;
 
@@ -152,6 +164,7 @@ class WeightLayout {
   Device& device_;
   const WeightQuantization& quantization_;
   std::vector<WeightSource>& sources_;
+  std::map<std::string, int32_t, std::less<>> order_of_;  // of a module, in its matrix
 };
 
 }  // namespace sluice

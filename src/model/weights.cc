@@ -6,7 +6,9 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -24,7 +26,10 @@ namespace {
 
 // GPTQ's exporters write a bias for each module, which is zero where the model has none.
 bool is_zero_bias(const std::string& name, const Checkpoint& checkpoint) {
-  if (!name.ends_with("_proj.bias")) return false;
+  const bool is_linear =
+      name.ends_with("_proj.bias") ||
+      (name.find(".linear_attn.in_proj_") != name.npos && name.ends_with(".bias"));
+  if (!is_linear) return false;
   const auto values = read_floats(checkpoint.tensor(name, *checkpoint.shape_of(name)));
   return std::ranges::all_of(values, [](float value) { return value == 0; });
 }
@@ -112,33 +117,6 @@ void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Str
   store_vector(source, as_bf16(read_whole(tensor), tensor.dtype), stream);
 }
 
-// Errors: kModel naming the tensor for a scale of 0, below it, or that is not finite: its numbers
-// would all be 0 or make no sense.
-ScaleRows read_scales(const WeightSource& source, const Checkpoint& checkpoint) {
-  ScaleRows scales;
-  if (source.scale_name.empty()) return scales;
-  const CheckpointTensor tensor = scale_tensor(source, checkpoint);
-  const std::vector<std::byte> bytes = read_whole(tensor);
-  scales.values.resize(bytes.size() / dtype_bytes(tensor.dtype));
-  for (size_t i = 0; i < scales.values.size(); ++i) {
-    const float scale = element_as_float(bytes.data(), tensor.dtype, static_cast<int64_t>(i));
-    if (!(scale > 0) || std::isinf(scale)) {
-      throw Error(
-          ErrorCode::kModel,
-          fmt::format("tensor \"{}\" has {} at {}; a scale is above 0 and finite, fetch the "
-                      "file again",
-                      source.scale_name, scale, i),
-          tensor.file->path().string());
-    }
-    scales.values[i] = scale;
-  }
-  scales.scale_rows = source.scales == WeightScales::kBlocks ? kScaleBlockRows
-                      : source.scales == WeightScales::kRows ? 1
-                                                             : source.shape[0];
-  scales.per_row = scales_per_row(source.matrix.format, source.shape[1]);
-  return scales;
-}
-
 // The type as pack_weight takes it: e4m3 as its codes.
 DType packed_dtype(DType dtype) { return dtype == DType::kE4m3 ? DType::kU8 : dtype; }
 
@@ -164,35 +142,6 @@ void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, Sca
   const TensorView src(nullptr, packed_dtype(tensor.dtype), {source.shape[0], source.shape[1]});
   pack_rows(source, src, std::move(scales), stream, &reader);
   reader.rethrow_failure();
-}
-
-// `rows` with zeros where rows are padded: what padded heads have of `per_row` values a row.
-template <typename Value>
-std::vector<Value> padded_values(const HeadPadding& padding, const std::vector<Value>& rows,
-                                 int64_t per_row) {
-  if (rows.empty()) return {};
-  const std::vector<std::byte> bytes = pad_heads(padding, std::as_bytes(std::span(rows)),
-                                                 static_cast<size_t>(per_row) * sizeof(Value));
-  std::vector<Value> padded(bytes.size() / sizeof(Value));
-  std::memcpy(padded.data(), bytes.data(), bytes.size());
-  return padded;
-}
-
-// The scales of a matrix whose rows are padded heads, one for each row; those of padding are 0, as
-// its numbers are.
-ScaleRows padded_scales(const WeightSource& source, const ScaleRows& scales) {
-  ScaleRows by_row{.order = scales.order, .per_row = scales.per_row};
-  for (int64_t row = 0; row < source.shape[0]; ++row) {
-    const int64_t at = row / scales.scale_rows * scales.per_row;
-    const auto from = scales.values.begin() + at;
-    by_row.values.insert(by_row.values.end(), from, from + scales.per_row);
-    if (scales.zeros.empty()) continue;
-    const auto zeros = scales.zeros.begin() + at;
-    by_row.zeros.insert(by_row.zeros.end(), zeros, zeros + scales.per_row);
-  }
-  by_row.values = padded_values(source.padding, by_row.values, scales.per_row);
-  by_row.zeros = padded_values(source.padding, by_row.zeros, scales.per_row);
-  return by_row;
 }
 
 // Pads the heads of a tensor, or of consecutive heads of one, and stores them. `bytes` has
@@ -235,9 +184,6 @@ void load_integers(const WeightSource& source, const Checkpoint& checkpoint, Str
   store_padded(source, DType::kU8, codes, std::move(scales), stream);
 }
 
-// Whether the source is rows of a tensor with those of others.
-bool is_never_alone(const WeightSource& source) { return source.part.name == source.name; }
-
 // Whole heads with padding, since store_padded takes whole heads.
 int64_t drawn_rows(const WeightSource& source) {
   const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
@@ -262,8 +208,7 @@ void store_dummy_vector(const WeightSource& source, uint64_t state, Stream& stre
 void store_dummy_rows(const WeightSource& source, const DummyRows& rows, Stream& stream) {
   const HeadPadding& padding = source.padding;
   const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
-  const int64_t first = is_never_alone(source) ? source.part.row_begin : source.slice.row_begin;
-  const int64_t num_cols = source.shape[1];
+  const int64_t first = source.first_row(), num_cols = source.shape[1];
   for (int64_t at = 0; at < source.shape[0];) {
     const int64_t in_rows = (first + at) % rows.count;
     const int64_t num = std::min(rows.count - in_rows, source.shape[0] - at);
@@ -297,11 +242,15 @@ Weights::StoredBytes Weights::stored_bytes(const ModelConfig& config, Device& de
   weights.lay_out(plan, device);
   StoredBytes num_bytes;
   double active = 0;
+  std::set<std::pair<std::string, int64_t>> ordered;  // one order for all ranges of a tensor's rows
   for (const WeightSource& source : weights.sources_) {
     const bool is_matrix = source.shape.size() == 2;
     const int64_t num_rows = is_matrix ? source.shape[0] : source.num_elements();
     size_t own = weight_bytes(source.matrix.format, num_rows, is_matrix ? source.shape[1] : 1);
-    if (source.matrix.format.num_orders > 0) own += order_bytes(source.shape[1]);
+    if (source.matrix.format.num_orders > 0 &&
+        ordered.emplace(source.name, source.matrix.num_rows).second) {
+      own += order_bytes(source.shape[1]);
+    }
     num_bytes.all += own;
     active += static_cast<double>(own) * source.active_share;
   }
@@ -430,10 +379,8 @@ void Weights::fill_dummy(uint64_t seed, Stream& stream,
       store_dummy_vector(source, state, stream);
     } else {
       if (std::exchange(drawn, source.name) != source.name) {
-        const bool is_part = is_never_alone(source);
-        rows = numbers.next_rows(source.matrix.format,
-                                 is_part ? source.part.shape : source.tensor_shape(),
-                                 drawn_rows(source), state);
+        rows = numbers.next_rows(source.matrix.format, source.tensor_shape(), drawn_rows(source),
+                                 state);
       }
       store_dummy_rows(source, rows, stream);
     }

@@ -72,15 +72,13 @@ std::vector<CheckpointTensor> whole_tensors(const WeightSource& source,
                                             const Checkpoint& checkpoint,
                                             std::set<std::string>& seen) {
   const std::string& of_all = source.part.name;
-  const bool has_own = of_all.empty() || (of_all != source.name && checkpoint.has(source.name));
-  if (!has_own) {
-    if (!seen.insert(of_all).second) return {};
-    return {checkpoint.tensor(of_all, source.part.shape)};
-  }
-  if (!seen.insert(source.name).second) return {};
+  const bool has_own = of_all.empty() || source.is_range() || checkpoint.has(source.name);
+  if (!seen.insert(has_own ? source.name : of_all).second) return {};
+  if (!has_own) return {checkpoint.tensor(of_all, source.part.shape)};
   WeightSource whole = source;
   whole.shape = source.tensor_shape();
   whole.slice = {};
+  whole.part = {};
   return tensors_of(whole, checkpoint);
 }
 

@@ -107,8 +107,8 @@ std::span<std::byte> StatePool::snapshot(SnapshotId place) {
 }
 
 std::vector<std::span<std::byte>> StatePool::layers(SnapshotId place) {
-  stream_.synchronize();
   const std::span<std::byte> bytes = snapshot(place);
+  stream_.synchronize();
   std::vector<std::span<std::byte>> layers;
   for (size_t at = 0; at < bytes.size(); at += layout_.layer_bytes()) {
     layers.push_back(bytes.subspan(at, layout_.layer_bytes()));

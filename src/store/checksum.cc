@@ -11,13 +11,6 @@ const ChecksumKernel& best_kernel() {
 
 }  // namespace
 
-std::vector<const ChecksumKernel*> usable_checksum_kernels() {
-  std::vector<const ChecksumKernel*> kernels = {&kChecksumSse2};
-  if (__builtin_cpu_supports("avx2")) kernels.push_back(&kChecksumAvx2);
-  if (__builtin_cpu_supports("avx512f")) kernels.push_back(&kChecksumAvx512);
-  return kernels;
-}
-
 Checksum::Checksum() : Checksum(best_kernel()) {}
 
 uint64_t checksum_of(std::span<const std::byte> bytes) {

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "store/checksum_kernel.h"
+#include "store/checksum/kernel.h"
 
 namespace sluice {
 

@@ -96,6 +96,36 @@ TEST(Quantization, ReadsFp8InBlocks) {
   EXPECT_EQ(read({{"quant_method", "fp8"}}).scales, WeightScales::kTensor);
 }
 
+// Lists name modules of a nested text part as they are nested, here those of Qwen3.5, or by the
+// ends of their names, as transformers' should_convert_module takes them.
+TEST(Quantization, ListsMayNameModulesAsNestedOrByTheirEnds) {
+  const std::string linear = "model.layers.0.linear_attn.";
+  const WeightQuantization fp8 =
+      read({{"quant_method", "fp8"},
+            {"weight_block_size", {128, 128}},
+            {"modules_to_not_convert",
+             {"model.language_model.layers.0.linear_attn.in_proj_a", "linear_attn.in_proj_b"}}});
+  EXPECT_EQ(fp8.format_of(linear + "in_proj_a"), WeightFormat::kBFloat16);
+  EXPECT_EQ(fp8.format_of(linear + "in_proj_b"), WeightFormat::kBFloat16);
+  EXPECT_EQ(fp8.format_of(linear + "in_proj_qkv"), WeightFormat::kE4m3Groups);
+  EXPECT_EQ(fp8.format_of("model.layers.1.linear_attn.in_proj_a"), WeightFormat::kE4m3Groups);
+  const json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}};
+  const WeightQuantization compressed =
+      read({{"quant_method", "compressed-tensors"},
+            {"format", "float-quantized"},
+            {"ignore", {"re:model[.]language_model[.]layers[.]0[.]", "re:.*in_proj_b$"}},
+            {"config_groups", {{"group_0", {{"weights", weights}}}}}});
+  EXPECT_EQ(compressed.format_of(linear + "out_proj"), WeightFormat::kBFloat16);
+  EXPECT_EQ(compressed.format_of("model.layers.1.linear_attn.in_proj_b"), WeightFormat::kBFloat16);
+  EXPECT_EQ(compressed.format_of("model.layers.1.linear_attn.out_proj"), WeightFormat::kE4m3Rows);
+  const WeightQuantization awq = read({{"quant_method", "awq"},
+                                       {"bits", 4},
+                                       {"group_size", 128},
+                                       {"modules_to_not_convert", {"language_model.layers.0."}}});
+  EXPECT_EQ(awq.format_of(linear + "out_proj"), WeightFormat::kBFloat16);
+  EXPECT_TRUE(stores_integers(awq.format_of("model.layers.1.linear_attn.out_proj")));
+}
+
 // As llm-compressor writes it.
 TEST(Quantization, ReadsCompressedTensorsInFp8) {
   const auto compressed = [](json weights) {
@@ -176,6 +206,25 @@ TEST(Quantization, ReadsGptq) {
   EXPECT_EQ(read(changed).integer_format, WeightFormat{.numbers = WeightNumbers::kUint8});
 }
 
+// As Qwen3.5's files of 4 bits have it.
+TEST(Quantization, ReadsWhatDynamicLeavesOut) {
+  json changed = gptq();
+  changed["dynamic"] = {{"lm_head", json::object()},
+                        {"model.language_model.embed_tokens", json::object()},
+                        {"-:.*attn.*", json::object()},
+                        {"-:.*shared_expert.*", json::object()},
+                        {"-:model.language_model.layers.1[.]", json::object()}};
+  const WeightQuantization quantization = read(changed);
+  EXPECT_EQ(quantization.format_of("model.layers.0.mlp.experts.3.up_proj"), kFourBits);
+  for (const char* module :
+       {"model.layers.0.linear_attn.out_proj", "model.layers.0.self_attn.q_proj",
+        "model.layers.0.mlp.shared_expert.up_proj", "model.layers.1.mlp.experts.3.up_proj"}) {
+    EXPECT_EQ(quantization.format_of(module), WeightFormat::kBFloat16) << module;
+  }
+  changed["dynamic"] = {{"-:(", json::object()}};
+  expect_error(ErrorCode::kModel, [&] { read(changed); });
+}
+
 TEST(Quantization, ReadsPackQuantized) {
   EXPECT_EQ(read(packed()).integers, IntegerForm::kPackQuantized);
   EXPECT_TRUE(read(packed()).symmetric);
@@ -211,7 +260,7 @@ TEST(Quantization, NamesTheSettingThatIsNotRead) {
   expect(gptq(), {{"bits", 3}}, "bits 3");
   expect(gptq(), {{"checkpoint_format", "marlin"}}, "checkpoint_format \"marlin\"");
   expect(gptq(), {{"is_marlin_format", true}}, "is_marlin_format true");
-  expect(gptq(), {{"dynamic", {{"-:.*down.*", json::object()}}}}, "dynamic ");
+  expect(gptq(), {{"dynamic", {{"+:.*down.*", {{"bits", 8}}}}}}, "settings for \"+:.*down.*\" in ");
   expect(gptq(), {{"lm_head", true}}, "lm_head true");
   expect(packed(), {{"sparsity_config", {{"format", "sparse-24-bitmask"}}}}, "format ");
   expect(packed(), {{"transform_config", {{"config_groups", {{"u", 1}}}}}}, "transform_config ");

@@ -118,8 +118,9 @@ QuantizedModel write_fp8_model(const std::string& tiny_model, WeightScales scale
   QuantizedModel model;
   copy_weights(tiny_model, directory, [&](const CheckpointTensor& tensor) {
     const std::string name(tensor.name);
-    Quantized q = quantized(floats_of(tensor), tensor.shape[0], tensor.shape[1], scales);
     std::vector<WrittenTensor> written;
+    if (!is_quantized(document, name)) return written;
+    Quantized q = quantized(floats_of(tensor), tensor.shape[0], tensor.shape[1], scales);
     written.push_back({name, DType::kE4m3, shape_of(tensor), bytes_of(q.codes)});
     written.push_back({name + suffix, DType::kF32, q.scale_shape, bytes_of(q.scales)});
     model.weights.emplace(name, std::move(q.values));

@@ -267,6 +267,7 @@ QuantizedModel write_integer_model(const std::string& tiny_model, const IntegerK
   QuantizedModel model;
   copy_weights(tiny_model, directory, [&](const CheckpointTensor& tensor) {
     const std::string name(tensor.name);
+    if (!is_quantized(document, name)) return std::vector<WrittenTensor>{};
     Quantized q = quantize(kind, tensor);
     std::vector<WrittenTensor> tensors = tensors_of(kind, name.substr(0, name.rfind('.')), q);
     model.weights.emplace(name, std::move(q.values));

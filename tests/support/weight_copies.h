@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "core/dtype.h"
 #include "io/model_directory.h"
 
@@ -35,11 +37,18 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
+// Of a model of tests/golden/models, or of any by its absolute path; so all functions here.
 std::filesystem::path tiny_model_path(const std::string& tiny_model);
 std::vector<float> floats_of(const CheckpointTensor& tensor);
 std::vector<int64_t> shape_of(const CheckpointTensor& tensor);
 
-// Writes model.safetensors: `change` gives what stands for a weight of a layer.
+// Whether a copy has the tensor in fewer bits: the projections of layers that the lists of
+// `config` (config.json) do not leave out, each by its whole name, nor `dynamic` of gptq by
+// "-:.*PART.*".
+bool is_quantized(const nlohmann::json& config, const std::string& name);
+
+// Writes model.safetensors: `change` gives what stands for a tensor, nothing for one that stays as
+// it is. A nested text part stays nested.
 void copy_weights(const std::string& tiny_model, const std::filesystem::path& directory,
                   const std::function<std::vector<WrittenTensor>(const CheckpointTensor&)>& change);
 

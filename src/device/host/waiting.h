@@ -9,7 +9,6 @@
 #include <climits>
 #include <cstdint>
 
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -43,6 +42,10 @@ inline void futex_wake_shared(std::atomic<uint32_t>& word) {
 // follow each other faster than that; a longer spin would waste cores if threads outnumber them.
 inline constexpr int64_t kSpinNs = 20'000;
 
+// Some tens of cycles in which the core knows that this thread polls. In cpu/features_x86.cc and
+// cpu/features_aarch64.cc.
+void pause_core();
+
 // Polls `ready()` until it is true, for about `spin_ns`; returns its last value. Yields the core
 // about every microsecond.
 template <typename Ready>
@@ -51,7 +54,7 @@ bool spin_until(const Ready& ready, int64_t spin_ns = kSpinNs) {
   const int64_t deadline_ns = steady_ns() + spin_ns;
   do {
     for (int i = 0; i < 32; ++i) {
-      _mm_pause();
+      pause_core();
       if (ready()) return true;
     }
     sched_yield();

@@ -44,7 +44,8 @@ void Attention::lay_out_q(WeightLayout& layout, const std::string& name, int64_t
                          shard.rows(q_width()));
     return;
   }
-  w.gate = layout.matrix(int64_t{num_q_heads} * padded_head_dim(), hidden, {name + "q_proj"});
+  w.gate = layout.matrix(int64_t{num_q_heads} * padded_head_dim(), hidden, {name + "q_proj"},
+                         padding().present() ? 1 : head_dim);
   WeightLayout::RowRange range{.name = name + "q_proj.weight",
                                .num_tensor_rows = shard.num_ranks * 2 * q_width(),
                                .from = shard.rank * 2 * q_width(),
@@ -57,17 +58,19 @@ void Attention::lay_out_q(WeightLayout& layout, const std::string& name, int64_t
   }
 }
 
-// q, k and v share one matrix, so one product computes all three.
+// q, k and v share one matrix, so one product computes all three. Where channels have another order
+// than in the file (HeadPadding), blocks of scales become scales of rows.
 Attention::Weights Attention::lay_out(WeightLayout& layout, const std::string& prefix,
                                       int64_t hidden) const {
   const std::string name = prefix + "self_attn.";
   const HeadPadding heads = padding();
   const int64_t q_rows = int64_t{num_q_heads} * heads.padded_head_dim;
   const int64_t kv_rows = int64_t{num_kv_heads} * heads.padded_head_dim;
+  const int64_t part_rows = output_gate ? int64_t{head_dim} : kv_rows;
   Weights w;
   w.qkv = layout.matrix(q_rows + 2 * kv_rows, hidden,
                         {name + "q_proj", name + "k_proj", name + "v_proj"},
-                        heads.present() ? 1 : kv_rows);
+                        rotated_padding().present() ? 1 : part_rows);
   lay_out_q(layout, name, hidden, w);
   const TensorSlice kv_slice = kv_shard.rows(int64_t{num_kv_heads} * head_dim);
   layout.add_head_rows(name + "k_proj.weight", w.qkv, num_q_heads, num_kv_heads, rotated_padding(),

@@ -2,6 +2,7 @@
 #include "model/layers/delta_net.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace sluice {
@@ -86,15 +87,13 @@ DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& pre
                                     int64_t hidden) const {
   const std::string name = prefix + "linear_attn.";
   Weights w;
-  w.in = layout.matrix(in_width(), hidden);
-  w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden);
   if (is_grouped) {
-    lay_out_grouped(layout, name, w);
+    lay_out_grouped(layout, name, hidden, w);
   } else {
-    lay_out_in(layout, name, w);
+    lay_out_in(layout, name, hidden, w);
   }
   lay_out_vectors(layout, name, w);
-  w.out = layout.matrix(hidden, shape.v_width());
+  w.out = layout.matrix(hidden, shape.v_width(), {name + "out_proj"});
   layout.add_rows(name + "out_proj.weight", w.out, 0, hidden, shard.columns(shape.v_width()));
   return w;
 }
@@ -116,11 +115,24 @@ void DeltaNet::lay_out_vectors(WeightLayout& layout, const std::string& name, We
 }
 
 // Qwen3.5 and later: a tensor for each part.
-void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, const Weights& w) const {
+void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, int64_t hidden,
+                          Weights& w) const {
+  const std::string qkv = name + "in_proj_qkv.weight";
+  const int64_t channels = shape.num_channels();
+  const int64_t part_rows = shard.is_part() ? std::gcd(shape.k_width(), shape.v_width()) : channels;
+  w.in = layout.matrix(in_width(), hidden, {name + "in_proj_qkv", name + "in_proj_z"}, part_rows);
+  w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden,
+                          {name + "in_proj_b", name + "in_proj_a"}, shape.num_v_heads);
+  if (!shard.is_part()) layout.add_rows(qkv, w.in, 0, channels);
   for (const ChannelPart& part : channel_parts(shape, shard)) {
-    layout.add_rows(name + "in_proj_qkv.weight", w.in, part.begin, part.count, part.slice);
+    if (!shard.is_part()) break;
+    layout.add_row_range({.name = qkv,
+                          .num_tensor_rows = part.slice.num_rows,
+                          .from = part.slice.row_begin,
+                          .num_rows = part.count},
+                         w.in, part.begin);
   }
-  layout.add_rows(name + "in_proj_z.weight", w.in, shape.num_channels(), shape.v_width(),
+  layout.add_rows(name + "in_proj_z.weight", w.in, channels, shape.v_width(),
                   shard.rows(shape.v_width()));
   const TensorSlice heads = shard.rows(shape.num_v_heads);
   layout.add_rows(name + "in_proj_b.weight", w.gates, 0, shape.num_v_heads, heads);
@@ -128,12 +140,16 @@ void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, const W
 }
 
 // Qwen3-Next: a key head has its rows of q and k, then those of v and z of its value heads; of the
-// gates b and a of these. A rank's key heads are neighbours.
-void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name,
-                               const Weights& w) const {
+// gates b and a of these. A rank's key heads are neighbours. Blocks of scales stay whole where
+// heads have a multiple of their rows.
+void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name, int64_t hidden,
+                               Weights& w) const {
   const int64_t v_heads = shape.num_v_heads / shape.num_k_heads;
   const int64_t v_rows = v_heads * shape.v_dim;
   const int64_t num_gates = 2 * int64_t{shape.num_v_heads};
+  w.in = layout.matrix(in_width(), hidden, {name + "in_proj_qkvz"},
+                       std::gcd(int64_t{shape.k_dim}, v_rows));
+  w.gates = layout.matrix(num_gates, hidden, {name + "in_proj_ba"}, v_heads);
   WeightLayout::RowRange in{.name = name + "in_proj_qkvz.weight",
                             .num_tensor_rows = shard.num_ranks * in_width(),
                             .from = shard.rank * in_width()};

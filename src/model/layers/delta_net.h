@@ -71,8 +71,9 @@ struct DeltaNet {
   void finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
 
  private:
-  void lay_out_in(WeightLayout& layout, const std::string& name, const Weights& w) const;
-  void lay_out_grouped(WeightLayout& layout, const std::string& name, const Weights& w) const;
+  void lay_out_in(WeightLayout& layout, const std::string& name, int64_t hidden, Weights& w) const;
+  void lay_out_grouped(WeightLayout& layout, const std::string& name, int64_t hidden,
+                       Weights& w) const;
   void lay_out_vectors(WeightLayout& layout, const std::string& name, Weights& w) const;
 };
 

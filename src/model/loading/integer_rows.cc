@@ -42,12 +42,14 @@ std::vector<uint32_t> transposed(const std::vector<uint32_t>& words, int64_t row
 
 IntegerRows::Layout IntegerRows::layout_of(const WeightSource& source) {
   const WeightFormat format = source.matrix.format;
+  const int bits = format.numbers == WeightNumbers::kUint4 ? 4 : 8;
   return {.form = source.integers,
           .n = source.shape[0],
           .k = source.shape[1],
           .groups = scales_per_row(format, source.shape[1]),
           .group_cols = format.group_cols == 0 ? source.tensor_shape()[1] : format.group_cols,
-          .bits = format.numbers == WeightNumbers::kUint4 ? 4 : 8};
+          .bits = bits,
+          .skipped_rows = source.first_row() % (32 / bits)};
 }
 
 IntegerRows::IntegerRows(const WeightSource& source, const Checkpoint& checkpoint)
@@ -59,7 +61,9 @@ IntegerRows::IntegerRows(const WeightSource& source, const Checkpoint& checkpoin
                                             shape_string(whole)));
   }
   words_ = read_integers_of<uint32_t>(tensors.numbers);
-  if (layout_.form == IntegerForm::kAwq) words_ = transposed(words_, layout_.k, layout_.n / 8);
+  if (layout_.form == IntegerForm::kAwq) {
+    words_ = transposed(words_, layout_.k, layout_.row_words());
+  }
   scales_.per_row = layout_.groups;
   read_scales(tensors);
   read_zeros(tensors);
@@ -83,7 +87,8 @@ void IntegerRows::read_scales(const IntegerTensors& tensors) {
 }
 
 uint8_t IntegerRows::zero_of(const std::vector<uint32_t>& words, int64_t row, int64_t group) const {
-  const int64_t row_words = layout_.n / layout_.per_word();
+  row += layout_.skipped_rows;
+  const int64_t row_words = layout_.row_words();
   uint32_t zero = 0;
   switch (layout_.form) {
     case IntegerForm::kPackQuantized:
@@ -187,7 +192,7 @@ void IntegerRows::read_numbers(int64_t first, std::span<std::byte> dst) const {
       return words[row * row_words + word_of(column)] >> shift_of(column);
     });
   } else if (layout_.form == IntegerForm::kAwq) {
-    read_tiles(first, dst, [=, k = layout_.k](int64_t row, int64_t column) {
+    read_tiles(first + layout_.skipped_rows, dst, [=, k = layout_.k](int64_t row, int64_t column) {
       return words[word_of(row) * k + column] >> kAwqShifts[row % 8];
     });
   } else {

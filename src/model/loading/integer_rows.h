@@ -55,8 +55,10 @@ class IntegerRows final : public WeightReader {
     int64_t groups = 0;
     int64_t group_cols = 0;
     int bits = 0;
+    int64_t skipped_rows = 0;  // of the first word, where words have neighbouring rows
 
     int64_t per_word() const { return 32 / bits; }
+    int64_t row_words() const { return (skipped_rows + n + per_word() - 1) / per_word(); }
     uint32_t mask() const { return (1u << bits) - 1; }
     uint32_t ones() const { return ~0u / mask(); }  // a 1 for each number of a word
   };

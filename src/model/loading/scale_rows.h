@@ -11,6 +11,9 @@
 
 namespace sluice {
 
+class Checkpoint;
+struct WeightSource;
+
 // A scale row is that of `scale_rows` rows of the matrix.
 struct ScaleRows {
   std::vector<float> values;
@@ -31,5 +34,13 @@ struct ScaleRows {
     if (!order.empty()) args.order = TensorView(order.data(), DType::kI32, {std::ssize(order)});
   }
 };
+
+// Those of a source's matrix; none without scales of e4m3. Errors: kModel naming the tensor for a
+// scale of 0, below it, or that is not finite: its numbers would all be 0 or make no sense.
+ScaleRows read_scales(const WeightSource& source, const Checkpoint& checkpoint);
+
+// The scales of a matrix whose rows are padded heads, one for each row; those of padding are 0, as
+// its numbers are. `scales` are those of its rows without padding.
+ScaleRows padded_scales(const WeightSource& source, const ScaleRows& scales);
 
 }  // namespace sluice

@@ -24,19 +24,20 @@ struct SourceRanges {
 
 SourceRanges ranges_of(const WeightSource& source) {
   const bool is_vector = source.shape.size() == 1;
-  return {.rows = {source.slice.row_begin, source.shape.front()},
+  return {.rows = {source.first_row(), source.shape.front()},
           .columns = {source.slice.col_begin, is_vector ? 1 : source.shape.back()}};
 }
 
-// The same in units of `size`, which it consists of, but for a last one of the whole tensor.
+// The units of `size` that have a part of it.
 Range in_units(const Range& range, int64_t size) {
-  return {range.begin / size, (range.count + size - 1) / size};
+  const int64_t first = range.begin / size;
+  return {first, (range.begin + range.count + size - 1) / size - first};
 }
 
 // The part of a tensor of two dimensions, or of one, that a source reads.
 CheckpointTensor cut(const CheckpointTensor& tensor, const WeightSource& source, const Range& rows,
                      const Range& columns) {
-  if (!source.slice.present()) return tensor;
+  if (source.reads_whole()) return tensor;
   return tensor.part(tensor.shape.size() < 2 ? 1 : tensor.shape.back(), rows, columns);
 }
 
@@ -59,8 +60,8 @@ std::vector<std::vector<int64_t>> scale_shapes(const WeightSource& source) {
   return {};
 }
 
-// The source's rows in a tensor with those of others. Errors: also kUnsupported for quantized ones.
-CheckpointTensor rows_of_part(const WeightSource& source, const Checkpoint& checkpoint) {
+// The source's rows in a tensor of all experts. Errors: also kUnsupported for quantized ones.
+CheckpointTensor rows_of_stack(const WeightSource& source, const Checkpoint& checkpoint) {
   if (has_scales(source.matrix.format)) {
     fail(ErrorCode::kUnsupported,
          "tensor \"{}\" has all experts, which is not supported for quantized weights; take a "
@@ -146,9 +147,9 @@ int64_t numbers_per_word(const WeightSource& source) {
 }
 
 // What a source reads of each tensor of integers; the columns of a whole matrix have groups in
-// order if it reads a part of them.
+// order if it reads a part of them. Words of rows may begin before a range of rows.
 void cut_integers(const WeightSource& source, IntegerTensors& tensors) {
-  if (!source.slice.present()) return;
+  if (source.reads_whole()) return;
   const int64_t per_word = numbers_per_word(source);
   const WeightFormat format = source.matrix.format;
   const auto [n, k] = ranges_of(source);
@@ -234,10 +235,8 @@ IntegerTensors integer_tensors(const WeightSource& source, const Checkpoint& che
 }
 
 std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint) {
-  const std::string& whole = source.part.name;
-  const bool is_never_alone = whole == source.name;
-  if (is_never_alone || (!checkpoint.has(source.name) && checkpoint.has(whole))) {
-    return {rows_of_part(source, checkpoint)};
+  if (!checkpoint.has(source.name) && !source.is_range() && checkpoint.has(source.part.name)) {
+    return {rows_of_stack(source, checkpoint)};
   }
   if (source.integers != IntegerForm::kNone) return all_of(integer_tensors(source, checkpoint));
   const std::vector<int64_t> shape = source.tensor_shape();

@@ -342,8 +342,6 @@ TEST_F(Ranks, WhatDoesNotDivideIsRefused) {
   };
   expect_error_with(ErrorCode::kInvalidArgument, [&] { start("qwen3-group2-tied", 3); },
                     {"tensor_parallel_size is 3", "4 query heads", "take one of 1, 2, 4"});
-  expect_error_with(ErrorCode::kUnsupported, [&] { start("qwen35-hybrid-nested", 2); },
-                    {"recurrent layers", "take 1"});
   const TempDir dir;
   testing::write_fp8_model("qwen3-group2-tied", WeightScales::kBlocks, dir.path());
   EngineOptions blocks = with_ranks(tiny_options("qwen3-group2-tied"), 2);

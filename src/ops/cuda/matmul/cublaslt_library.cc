@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include <dlfcn.h>
 
@@ -11,15 +13,32 @@
 namespace sluice::cuda {
 namespace {
 
-// Where pip puts the wheel nvidia-cublas if this code is in site-packages/sluice. Empty otherwise;
-// a program may know itself by a relative path only, and that would be one into the current folder.
-std::string path_in_wheel(const std::string& name) {
+namespace fs = std::filesystem;
+
+// The folders site-packages where pip may have put the wheel nvidia-cublas beside this code: of the
+// module in site-packages/sluice, or of the program in bin, whose own path may be relative.
+std::vector<fs::path> package_folders() {
   Dl_info own = {};
   if (dladdr(reinterpret_cast<const void*>(&cublaslt), &own) == 0) return {};
-  const std::filesystem::path package = std::filesystem::path(own.dli_fname).parent_path();
-  if (!package.is_absolute() || package.filename() != "sluice") return {};
-  const std::string folder = fmt::format("nvidia/cu{}/lib", CUBLAS_VER_MAJOR);
-  return (package.parent_path() / folder / name).string();
+  const fs::path package = fs::path(own.dli_fname).parent_path();
+  if (package.is_absolute() && package.filename() == "sluice") return {package.parent_path()};
+  std::error_code absent;
+  const fs::path programs = fs::read_symlink("/proc/self/exe", absent).parent_path();
+  if (programs.filename() != "bin") return {};
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(programs.parent_path() / "lib", absent)) {
+    if (!entry.path().filename().string().starts_with("python3")) continue;
+    found.push_back(entry.path() / "site-packages");
+  }
+  return found;
+}
+
+std::vector<std::string> paths_of(const std::string& name) {
+  std::vector<std::string> paths = {name, "/usr/local/cuda/lib64/" + name};
+  for (const fs::path& packages : package_folders()) {
+    paths.push_back(packages / fmt::format("nvidia/cu{}/lib", CUBLAS_VER_MAJOR) / name);
+  }
+  return paths;
 }
 
 // Opens the version that the headers belong to. Never closed: its kernels stay loaded until the
@@ -27,8 +46,7 @@ std::string path_in_wheel(const std::string& name) {
 void* open_library() {
   const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   std::string error;
-  for (const std::string& path : {name, "/usr/local/cuda/lib64/" + name, path_in_wheel(name)}) {
-    if (path.empty()) continue;  // which dlopen takes for the program itself
+  for (const std::string& path : paths_of(name)) {
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     if (error.empty()) error = dlerror();  // of the linker's search, which says most
   }

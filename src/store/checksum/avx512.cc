@@ -1,5 +1,5 @@
 // XXH3-64 with 512-bit vectors (src/store/CMakeLists.txt).
-#include "store/checksum_code.h"
+#include "store/checksum/code.h"
 
 namespace sluice {
 

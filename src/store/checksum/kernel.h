@@ -21,7 +21,7 @@ struct ChecksumKernel {
   uint64_t (*of)(const std::byte* bytes, size_t num_bytes);
 };
 
-extern const ChecksumKernel kChecksumSse2;    // any processor
+extern const ChecksumKernel kChecksumSse2;    // any processor; on aarch64 with NEON
 extern const ChecksumKernel kChecksumAvx2;    // one with AVX2
 extern const ChecksumKernel kChecksumAvx512;  // one with AVX-512F
 

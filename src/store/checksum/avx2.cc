@@ -1,5 +1,5 @@
 // XXH3-64 with 256-bit vectors (src/store/CMakeLists.txt).
-#include "store/checksum_code.h"
+#include "store/checksum/code.h"
 
 namespace sluice {
 

@@ -1,6 +1,6 @@
 // The body of a ChecksumKernel, compiled once for each instruction set.
 //
-// Included by checksum_sse2.cc, checksum_avx2.cc and checksum_avx512.cc, whose compiler options
+// Included by checksum/sse2.cc, checksum/avx2.cc and checksum/avx512.cc, whose compiler options
 // differ. They include nothing with inline functions that other files have, too: the linker keeps
 // one copy of these, which might then have instructions that a processor lacks.
 #pragma once
@@ -8,7 +8,7 @@
 #define XXH_INLINE_ALL  // static functions, of this file's instruction set
 #include <xxhash.h>
 
-#include "store/checksum_kernel.h"
+#include "store/checksum/kernel.h"
 
 namespace sluice {
 namespace {

@@ -1,8 +1,0 @@
-// XXH3-64 with the 128-bit vectors that every x86-64 processor has.
-#include "store/checksum_code.h"
-
-namespace sluice {
-
-const ChecksumKernel kChecksumSse2 = kCompiledKernel;
-
-}  // namespace sluice
