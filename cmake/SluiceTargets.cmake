@@ -57,7 +57,8 @@ endfunction()
 # tests cover its threads; ThreadSanitizer builds leave the program out. COST: its approximate
 # seconds under sanitizers; ctest starts the longest ones first. SAMPLE n: under ThreadSanitizer the
 # entry runs every n-th test of the program, to save time; the variable SLUICE_TEST_SAMPLE of the
-# environment, when CMake runs, chooses which. The entry name_whole, for make deep-test, runs all.
+# environment, when CMake runs, chooses which. The entry name_whole, for make deep-test, runs all; the
+# other one then has the label sampled.
 # The program's files are compiled as one (sluice_unity) unless they are SEPARATE, because names in
 # their anonymous namespaces are the same.
 function(sluice_test name)
@@ -97,7 +98,8 @@ function(sluice_test name)
       math(EXPR sample "$ENV{SLUICE_TEST_SAMPLE} % ${ARG_SAMPLE}")
     endif()
     set_tests_properties(${name} PROPERTIES
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SAMPLE};GTEST_SHARD_INDEX=${sample}")
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SAMPLE};GTEST_SHARD_INDEX=${sample}"
+      LABELS "${ARG_LABELS};sampled")
     add_test(NAME ${name}_whole COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
     set_tests_properties(${name}_whole PROPERTIES
       LABELS slow TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL TRUE)

@@ -123,9 +123,11 @@ void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, int64_t
   w.in = layout.matrix(in_width(), hidden, {name + "in_proj_qkv", name + "in_proj_z"}, part_rows);
   w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden,
                           {name + "in_proj_b", name + "in_proj_a"}, shape.num_v_heads);
-  if (!shard.is_part()) layout.add_rows(qkv, w.in, 0, channels);
   for (const ChannelPart& part : channel_parts(shape, shard)) {
-    if (!shard.is_part()) break;
+    if (!part.slice.present()) {
+      layout.add_rows(qkv, w.in, part.begin, part.count);
+      continue;
+    }
     layout.add_row_range({.name = qkv,
                           .num_tensor_rows = part.slice.num_rows,
                           .from = part.slice.row_begin,
