@@ -189,10 +189,9 @@ std::optional<IntegerReading> read_integers(const JsonObject& given) {
 
 // Boost's search, unlike that of the standard library, ends with an error where a pattern would
 // take exponential time, and does not recurse.
-NamePattern::NamePattern(std::string text) {
+NamePattern::NamePattern(const std::string& text) {
   try {
-    boost::regex regex(text);
-    compiled_ = std::make_shared<const Compiled>(Compiled{std::move(text), std::move(regex)});
+    compiled_ = std::make_shared<const Compiled>(Compiled{text, boost::regex(text)});
   } catch (const std::runtime_error&) {  // boost::regex_error is one
     refuse_pattern(text);
   }

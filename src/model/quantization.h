@@ -38,7 +38,7 @@ enum class IntegerForm {
 class NamePattern {
  public:
   // Errors: kModel for what is no regular expression.
-  explicit NamePattern(std::string text);
+  explicit NamePattern(const std::string& text);
 
   // Whether it matches the beginning of a module's name, as Python's re.match does. Errors: kModel
   // for a pattern that would take too long.
