@@ -57,8 +57,8 @@ endfunction()
 # tests cover its threads; ThreadSanitizer builds leave the program out. COST: its approximate
 # seconds under sanitizers; ctest starts the longest ones first. SAMPLE n: under ThreadSanitizer the
 # entry runs every n-th test of the program, to save time; the variable SLUICE_TEST_SAMPLE of the
-# environment, when CMake runs, chooses which. The entry name_whole, for make deep-test, runs all; the
-# other one then has the label sampled.
+# environment, when CMake runs, chooses which. The entry name_whole, for make deep-test, runs all;
+# the other one then has the label sampled.
 # The program's files are compiled as one (sluice_unity) unless they are SEPARATE, because names in
 # their anonymous namespaces are the same.
 function(sluice_test name)

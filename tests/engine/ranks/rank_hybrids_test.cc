@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/hybrid/hybrid_copies.h"
 #include "engine/hybrid/hybrid_prompts.h"
 #include "engine/llm_engine.h"
 #include "engine/speculation/speculative_engine.h"
@@ -249,6 +250,39 @@ TEST_P(RankHybrids, EachRankLoadsTheRowsOfItsHeads) {
     EXPECT_EQ(part.taps, half(all.taps, taps, {k, k, v}));
     EXPECT_EQ(part.a_log, half(all.a_log, 1, {heads}));
     EXPECT_EQ(part.dt_bias, half(all.dt_bias, 1, {heads}));
+  }
+}
+
+// Scales and zero points go with the rows and columns of a rank. One that read others' would be off
+// by a tenth and more.
+TEST(RankHybridFormats, LogitsAreThoseOfOneRank) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: hybrids over GPUs were not tried";
+  const Tokens tokens = random_tokens(60, 5);
+  const auto check = [&](const testing::Copies& copies, const std::string& what) {
+    EngineOptions options = testing::tiny_options("qwen3-group2-tied");
+    options.model = copies.quantized.path();
+    options.max_model_len = 256;
+    const double error =
+        median_nmse(logits_of(options, 2, tokens), logits_of(options, 1, tokens), tokens.size());
+    std::printf("%s: median NMSE of two ranks against one %.2e\n", what.c_str(), error);
+    EXPECT_GT(error, 0) << what << ": nothing was divided";
+    EXPECT_LT(error, 3e-3) << what;
+  };
+  testing::HybridSizes dense = testing::dense_hybrid();
+  dense.intermediate = 128;  // whole groups of 32 columns on each rank
+  for (const testing::HybridSizes& sizes : {dense, testing::grouped_hybrid()}) {
+    for (const WeightScales scales : {WeightScales::kRows, WeightScales::kTensor}) {
+      check(*testing::write_fp8(sizes, scales), sizes.architecture + ", FP8");
+    }
+    check(*testing::write_integers(sizes, {.form = IntegerForm::kPackQuantized, .group = -1}),
+          sizes.architecture + ", 4 bits by row");
+  }
+  testing::HybridSizes blocks = testing::wide(dense);
+  blocks.intermediate = 256;
+  check(*testing::write_fp8(blocks, WeightScales::kBlocks), "FP8 in blocks");
+  for (const IntegerForm form :
+       {IntegerForm::kPackQuantized, IntegerForm::kAwq, IntegerForm::kGptq}) {
+    check(*testing::write_integers(dense, {.form = form, .group = 32}), "4 bits in groups");
   }
 }
 
