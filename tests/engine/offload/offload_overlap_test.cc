@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -26,9 +27,12 @@ using testing::random_tokens;
 using testing::sampled;
 
 constexpr double kGenerous = 1.5;
-// A busy machine may slow one of two runs to half. So each run over a link is compared with one
-// just before it, and again if it was slow; without overlap all attempts are.
+// A busy machine may slow one of two runs to half. So each run over a link stands between two
+// without, and again if it was slow; without overlap all attempts are. An attempt whose two runs
+// without a link differ says nothing.
 constexpr int kAttempts = 3;
+constexpr int kMostAttempts = 12;
+constexpr double kDisturbed = 1.25;
 
 // A request whose steps are measured. Decode has a longer context than prefill: its steps are
 // short, and with few bytes per step a stream's wake-ups would dominate the time.
@@ -123,13 +127,28 @@ double measure(const Workload& workload, const std::vector<Step>& free, double t
 
 class OffloadOverlap : public ::testing::TestWithParam<Workload> {};
 
+double seconds_of(const std::vector<Step>& steps) {
+  return std::accumulate(steps.begin(), steps.end(), 0.0,
+                         [](double sum, const Step& step) { return sum + step.seconds; });
+}
+
 TEST_P(OffloadOverlap, WallTimeIsThatOfTheLongerOne) {
   for (const double transfer_share : GetParam().transfer_shares) {
     double ratio = kGenerous;
-    for (int i = 0; i < kAttempts && ratio >= kGenerous; ++i) {
-      ratio = measure(GetParam(), run(GetParam(), 0), transfer_share);
+    std::vector<Step> before = run(GetParam(), 0);
+    int num_judged = 0;
+    for (int i = 0; i < kMostAttempts && num_judged < kAttempts && ratio >= kGenerous; ++i) {
+      ratio = measure(GetParam(), before, transfer_share);
+      std::vector<Step> after = run(GetParam(), 0);
+      const auto [least, most] = std::minmax({seconds_of(before), seconds_of(after)});
+      if (most < kDisturbed * least) ++num_judged;
+      before = std::move(after);
     }
-    EXPECT_LT(ratio, kGenerous) << transfer_share;
+    if (ratio < kGenerous) continue;
+    if (num_judged < kAttempts) {
+      GTEST_SKIP() << "skipped: other work on this machine takes turns with the test's";
+    }
+    ADD_FAILURE() << ratio << " times the longer one, " << transfer_share;
   }
 }
 
