@@ -48,6 +48,7 @@ class Server:
         self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log")
         self.process = subprocess.Popen(
             [os.environ["SLUICE"], "serve", "-m", os.environ["MODEL"], "--port", str(port),
+             "--threads", "1",  # the browser needs a core, too, or hears of nothing in time
              "--timeline-ring", *policy, *options],
             env=environment, stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 60

@@ -25,7 +25,7 @@ std::string first_value(std::string_view name) {
 CpuIsa detected_isa() { return CpuIsa::kScalar; }
 
 std::string cpu_brand_name() {
-  const std::string name = first_value("model name");
+  std::string name = first_value("model name");
   if (!name.empty()) return name;
   // Mostly there are numbers alone: 0x41 and 0xd4f are a Neoverse V2, as in Grace.
   const std::string maker = first_value("CPU implementer"), part = first_value("CPU part");
