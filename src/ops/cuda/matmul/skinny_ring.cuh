@@ -21,7 +21,8 @@ namespace sluice::cuda {
 inline constexpr int kGroup = 128;        // columns that a warp takes at once
 inline constexpr int kRingTileRows = 16;  // weight rows of one product
 // One shape for all weights, since the bits of a row may not depend on the number of rows: in
-// layers of a model of 8 G weights the fastest of those tried (docs/kernels/cuda_ops.md).
+// layers of a model of 8 G weights within .5 % of the fastest of those tried
+// (docs/kernels/cuda_ops.md).
 inline constexpr int kRingTiles = 2;   // of a part
 inline constexpr int kRingWarps = 16;  // of a block, which share the columns of a part
 inline constexpr int kRingDepth = 2;   // groups that a warp copies ahead
