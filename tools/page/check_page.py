@@ -17,7 +17,7 @@ from check_chat import check_chat
 from check_documents import check_documents
 from check_files import check_files
 from support import (ASK_CASTLE, CASTLE, KEY, OFFLOAD, Server, ask, check_cells, free_port, load, make_text,
-                     number_in, open_page, until, upload, wait_ready)
+                     number_in, open_page, until, upload, wait_ready, watch_load)
 
 
 class Checks:
@@ -52,7 +52,7 @@ class Checks:
         page, watch = self.open(self.server)
         wait_ready(page)
         upload(page, self.path)
-        load(page, at_half=lambda: self.loading(page))
+        load(page, self.server, midway=lambda: self.loading(page))
         expect(page.locator("#memory .row", has_text="haystack.txt")).to_contain_text("pinned,")
         check_cells(page, self.server)
         expect(page.locator("#load")).to_be_hidden()  # all of it is in memory
@@ -116,14 +116,11 @@ class Checks:
         other = self.folder / "other.txt"
         other.write_text(make_text(90_000, begin=110_000))
         upload(page, other)
-        page.click("#load")
-        # In the page, since a fast machine computes the rest before this program hears of it.
-        page.wait_for_function("""() => {
-            if (Number(document.querySelector("#progress").ariaValueNow) < 30) return false;
-            document.querySelector("#load").click();
-            return true;
-        }""")
-        expect(page.locator("#progress-text")).to_contain_text("Stopped")
+        with self.server.slowed():
+            page.click("#load")
+            watch_load(page, 30)
+            page.click("#load")
+            expect(page.locator("#progress-text")).to_contain_text("Stopped")
         until(page, lambda: not self.server.state()["view"]["sequences"], "the engine goes on")
         load(page)
         expect(page.locator("#progress-from")).to_contain_text(

@@ -3,14 +3,17 @@
 Used by the check_*.py beside it, with SLUICE and MODEL from tools/page_test.sh.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -81,6 +84,25 @@ class Server:
         getattr(self.process, signal)()
         return self.process.wait(30)
 
+    @contextlib.contextmanager
+    def slowed(self):
+        """Runs a fifth of the time, so that what passes in a second is there until the browser draws it."""
+        ended = threading.Event()
+
+        def halt_and_go_on():
+            while not ended.wait(0.02):
+                self.process.send_signal(signal.SIGSTOP)
+                time.sleep(0.08)
+                self.process.send_signal(signal.SIGCONT)
+
+        thread = threading.Thread(target=halt_and_go_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
 
 class Watch:
     """Everything that a page must not do: report errors, and ask other servers."""
@@ -148,19 +170,25 @@ def percent(page):
     return int(page.get_attribute("#progress", "aria-valuenow"))
 
 
-def load(page, at_half=None):
-    """Presses the button and watches the progress, which must not fall, to its end."""
-    page.click("#load")
+def load(page, server=None, midway=None):
+    """Presses the button and watches the progress, which must not fall, to its end. The server is slow until
+    `midway` has run, at 40 %."""
+    with server.slowed() if midway else contextlib.nullcontext():
+        page.click("#load")
+        watch_load(page, 40 if midway else 101)
+        if midway:
+            midway()
+    watch_load(page, 101)
+    assert percent(page) == 100
+
+
+def watch_load(page, end):
+    """Until that percentage, or until the load has ended."""
     seen = [0]
-    while page.inner_text("#load") == "Stop":
+    while page.inner_text("#load") == "Stop" and seen[-1] < end:
         seen.append(percent(page))
         assert seen[-1] >= seen[-2], f"progress falls: {seen}"
-        if at_half and seen[-1] >= 40:
-            at_half()
-            at_half = None
         page.wait_for_timeout(20)
-    assert at_half is None, f"no progress on the way: {seen}"
-    assert percent(page) == 100, seen
 
 
 def ask(page, question):

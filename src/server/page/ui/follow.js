@@ -13,10 +13,12 @@ const below = (element) =>
 const isAtEnd = () =>
     window.scrollY + window.innerHeight >= document.documentElement.scrollHeight - 2;
 
+// A scroll upwards may begin with steps of one pixel, after which the end is still near: only one
+// downwards begins to follow again.
 function look() {
   const last = byId('messages').lastElementChild;
   if (window.scrollY < lastTop - 4 && !isAtEnd()) isFollowing = false;
-  else if (last !== null && Math.abs(below(last)) < 24) isFollowing = true;
+  else if (window.scrollY > lastTop && last !== null && Math.abs(below(last)) < 24) isFollowing = true;
   lastTop = window.scrollY;
 }
 
