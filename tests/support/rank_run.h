@@ -14,7 +14,6 @@
 #include <gtest/gtest.h>
 
 #include "core/dtype.h"
-#include "core/error.h"
 #include "core/tensor_view.h"
 #include "device/collectives.h"
 #include "device/device.h"
@@ -23,16 +22,6 @@
 #include "support/test_device.h"
 
 namespace sluice::testing {
-
-// Ranks that the devices under test can have: each has a GPU of its own.
-inline bool can_have(int32_t num_ranks) {
-  if (testing_cpu()) return true;
-  try {
-    return !gpu_id(device_of_rank(test_device_spec(), num_ranks - 1)).empty();
-  } catch (const Error&) {
-    return false;
-  }
-}
 
 class RanksTest : public ::testing::Test {
  protected:

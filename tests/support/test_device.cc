@@ -3,6 +3,9 @@
 
 #include <cstdlib>
 
+#include "core/error.h"
+#include "device/collectives.h"
+
 namespace sluice::testing {
 
 std::string test_device_spec() {
@@ -16,6 +19,15 @@ int32_t test_num_ranks() {
 }
 
 bool testing_cpu() { return test_device_spec() == "cpu"; }
+
+bool can_have(int32_t num_ranks) {
+  if (testing_cpu()) return true;
+  try {
+    return !gpu_id(device_of_rank(test_device_spec(), num_ranks - 1)).empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 std::unique_ptr<Device> make_test_device(const DeviceOptions& options, const TestHooks& hooks) {
   return make_hooked_device(test_device_spec(), options, hooks);

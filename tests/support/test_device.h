@@ -22,6 +22,9 @@ int32_t test_num_ranks();
 // Whether the device under test is a CPU. Tests of CPU kernels skip themselves otherwise.
 bool testing_cpu();
 
+// Ranks that the devices under test can have: each has a GPU of its own.
+bool can_have(int32_t num_ranks);
+
 // A new device under test. Errors: those of make_device; a GPU that is requested but missing fails
 // the test, it does not skip it.
 std::unique_ptr<Device> make_test_device(const DeviceOptions& options = {},

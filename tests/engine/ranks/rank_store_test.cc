@@ -15,6 +15,7 @@
 #include "engine/store/store_engine.h"
 #include "io/expect_error.h"
 #include "io/temp_dir.h"
+#include "support/test_device.h"
 
 namespace sluice {
 namespace {
@@ -36,6 +37,7 @@ constexpr KvOffload kModes[] = {KvOffload::kOff, KvOffload::kChunked, KvOffload:
 // The model has two KV heads, so of four ranks pairs have the same one.
 EngineOptions rank_options(KvOffload mode, int32_t num_ranks) {
   EngineOptions options = store_options(mode);
+  options.device = testing::test_device_spec();
   options.tensor_parallel_size = num_ranks;
   return options;
 }
@@ -68,7 +70,12 @@ uint64_t number_at(const std::string& bytes, size_t at) {
   return number;
 }
 
-class RankStore : public ::testing::TestWithParam<int32_t> {};
+class RankStore : public ::testing::TestWithParam<int32_t> {
+ protected:
+  void SetUp() override {
+    if (!testing::can_have(GetParam())) GTEST_SKIP() << "skipped: no " << GetParam() << " GPUs";
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Ranks, RankStore, ::testing::Values(2, 4));
 
 // What each mode has written, each mode reads, after a restart.
@@ -114,12 +121,14 @@ TEST(RankStores, OtherNumbersOfRanksShareNothing) {
   const TemporaryStore store;
   const std::vector<Job> jobs = {{random_tokens(100, 1), sampled(8, 1)}};
   for (const int32_t num_ranks : {1, 2, 4}) {
+    if (!testing::can_have(num_ranks)) continue;
     const EngineOptions options = rank_options(KvOffload::kOff, num_ranks);
     const auto first = run_with_store(with_store(options, store), jobs);
     EXPECT_EQ(first[0].num_stored_tokens, 0) << num_ranks;
     expect_all_same(first, run_with_store(options, jobs), std::to_string(num_ranks));
   }
   for (const int32_t num_ranks : {1, 2, 4}) {
+    if (!testing::can_have(num_ranks)) continue;
     const auto again =
         run_with_store(with_store(rank_options(KvOffload::kOff, num_ranks), store), jobs);
     EXPECT_EQ(again[0].num_stored_tokens, 96) << num_ranks;
@@ -128,6 +137,7 @@ TEST(RankStores, OtherNumbersOfRanksShareNothing) {
 
 // A model that differs in what the last rank alone reads has other names for all its blocks.
 TEST(RankStores, TheWeightsOfEveryRankCount) {
+  if (!testing::can_have(2)) GTEST_SKIP() << "skipped: no second GPU";
   const TempDir dir;
   EngineOptions options = rank_options(KvOffload::kOff, 2);
   for (const auto& entry : std::filesystem::directory_iterator(options.model)) {

@@ -85,6 +85,16 @@ inline std::vector<Place> places() {
        }}};
 }
 
+// On a GPU without those of other blocks than `options`: they begin at other tokens of a shared
+// prefix, and products of another height round otherwise.
+inline std::vector<Place> comparable_places(const EngineOptions& options) {
+  std::vector<Place> all = places();
+  std::erase_if(all, [&](const Place& place) {
+    return !testing_cpu() && place.put(options).kv.block_size != options.kv.block_size;
+  });
+  return all;
+}
+
 inline std::unique_ptr<LlmEngine> make_engine(const EngineOptions& options,
                                               std::unique_ptr<DraftSource> source = nullptr,
                                               ForcedAcceptance forced = nullptr) {

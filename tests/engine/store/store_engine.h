@@ -60,8 +60,8 @@ inline EngineOptions with_store(EngineOptions options, const TemporaryStore& sto
 inline std::unique_ptr<LlmEngine> make_store_engine(const EngineOptions& options,
                                                     StoreFiles* files = nullptr) {
   return std::make_unique<LlmEngine>(
-      options,
-      LlmEngine::Parts{.device = make_device("cpu", {.num_threads = 2}), .store_files = files});
+      options, LlmEngine::Parts{.device = make_device(options.device, {.num_threads = 2}),
+                                .store_files = files});
 }
 
 // Runs all jobs in an engine of their own, which writes everything before it ends.
