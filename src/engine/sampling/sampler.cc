@@ -10,6 +10,9 @@ namespace {
 // How long the sequences of a decode step wait for the mask of another one.
 constexpr std::chrono::milliseconds kLongestMaskWait{2};
 
+// Between two looks at whether the device has computed.
+constexpr std::chrono::microseconds kLookInterval{20};
+
 // Rows [first, first + count) of every argument; masks have numbers of their own.
 SampleArgs rows_of(const SampleArgs& all, int64_t first, int64_t count) {
   const auto cut = [&](const TensorView& view) {
@@ -51,6 +54,7 @@ Sampler::Sampler(std::vector<int32_t> eos_token_ids, int64_t max_rows, int64_t v
     : eos_token_ids_(std::move(eos_token_ids)),
       host_memory_(device.allocate(result_bytes(max_rows), MemoryKind::kPinned)),
       device_memory_(device.allocate(result_bytes(max_rows), MemoryKind::kDevice)),
+      computed_(device.make_event()),
       adjustments_(max_rows, vocab_size, device),
       masks_(max_rows, vocab_size, device) {
   tokens_.reserve(static_cast<size_t>(max_rows));
@@ -99,11 +103,22 @@ int32_t Sampler::add_mask(const Sequence& sequence, int64_t num_drafts) {
   return allowed ? masks_.add(*allowed) : -1;
 }
 
+// Masks that are made while the device computes are written, and the draw is enqueued, before it
+// needs them: after a host's wait for the stream a step would be 60 us longer.
+bool Sampler::are_made_while_computing(Stream& stream) {
+  stream.record(*computed_);
+  return std::ranges::all_of(awaited_, [this](const AwaitedMask& awaited) {
+    while (!awaited.order->wait_until(MaskOrder::Clock::now() + kLookInterval)) {
+      if (computed_->query()) return awaited.order->is_done();
+    }
+    return true;
+  });
+}
+
 // The wait begins when the device has nothing else to do, and is one for all rows. An order is late
 // for all rows of its sequence or for none, also if it is made while the others are waited for.
 void Sampler::take_masks(Stream& stream, bool may_be_late) {
-  const auto is_done = [](const AwaitedMask& awaited) { return awaited.order->is_done(); };
-  if (!std::ranges::all_of(awaited_, is_done)) stream.synchronize();
+  if (!are_made_while_computing(stream)) stream.synchronize();
   const MaskOrder::Clock::time_point soon = MaskOrder::Clock::now() + kLongestMaskWait;
   const MaskOrder* judged = nullptr;
   for (const AwaitedMask& awaited : awaited_) {

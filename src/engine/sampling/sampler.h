@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -98,12 +99,14 @@ class Sampler {
     int32_t mask = 0;
   };
   int32_t add_mask(const Sequence& sequence, int64_t num_drafts);
+  bool are_made_while_computing(Stream& stream);
   // Samples with adjustments and masks, in as many parts as the arrays of adjustments need.
   void sample_parts(Stream& stream, const SampleArgs& all);
 
   std::vector<int32_t> eos_token_ids_;
   Buffer host_memory_;
   Buffer device_memory_;
+  std::unique_ptr<Event> computed_;  // the logits of a pass whose rows await their masks
   bool wants_top_ = false;  // of the pass being described
   bool wants_suppressed_ = false;
   AdjustmentArrays adjustments_;
