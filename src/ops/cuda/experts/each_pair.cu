@@ -1,11 +1,12 @@
 // Experts of few rows: every pair of row and slot reads the weights of its expert.
 //
 // Bound: bytes, the weights of the chosen experts; pairs that share one find it in the L2 cache.
-// Tile: a warp has one column of the result, and lanes take 8 of the summed columns at a time, so
-// that a row of weights is read in whole lines. No sorting, no atomics: sums of a row do not depend
-// on other rows. Thread rule: enqueue only.
+// Tile: a warp has one column of the gates, or kColumns of one slot's outputs; its lanes take
+// neighbouring 16 bytes, so that a row of weights is read in whole lines. No sorting, no atomics:
+// sums of a row do not depend on other rows. Thread rule: enqueue only.
 #include <algorithm>
 
+#include "core/error.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/experts/experts.h"
@@ -17,7 +18,8 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kStep = kWarpThreads * 8;  // columns of a warp at a time
+constexpr int kColumns = 4;    // of a warp of sum_each_row: each has loads in flight at once
+constexpr int kMaxSlots = 32;  // of route_experts
 
 // What a kernel gets.
 template <typename Rows>
@@ -26,9 +28,19 @@ struct PairCall {
   Rows weights;
 };
 
-__device__ inline void load(const uint16_t* from, float (&values)[8]) {
-  const Bf16x8 eight = *reinterpret_cast<const Bf16x8*>(from);  // one load
-  unpack(eight, values);
+// The eights past the end of the row are zero.
+template <typename Rows>
+__device__ inline UnitOfX<Rows::kEights> load(const uint16_t* from, int columns, int unit) {
+  UnitOfX<Rows::kEights> x;
+  x.num_eights = 0;
+#pragma unroll
+  for (int i = 0; i < Rows::kEights; ++i) {
+    const int k = Rows::eight(unit, i);
+    const bool is_there = k < columns;
+    x.num_eights += is_there ? 1 : 0;
+    unpack(is_there ? *reinterpret_cast<const Bf16x8*>(from + k) : Bf16x8{}, x.values[i]);
+  }
+  return x;
 }
 
 // grid: (columns of act / kWarps, pairs). act lies by pair.
@@ -48,12 +60,12 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   const uint16_t* x = call.x + int64_t{pair / call.num_slots} * call.hidden;
   float gate = 0.0f;
   float up = 0.0f;
+  const int num_units = Rows::num_units(call.hidden);
 #pragma unroll 4
-  for (int k = lane * 8; k < call.hidden; k += kStep) {
-    float of_x[8];
-    load(x + k, of_x);
-    gate = gate_row.add(k, of_x, gate);
-    up = up_row.add(k, of_x, up);
+  for (int unit = lane; unit < num_units; unit += kWarpThreads) {
+    const auto of_x = load<Rows>(x, call.hidden, unit);
+    gate = gate_row.add(unit, of_x, gate);
+    up = up_row.add(unit, of_x, up);
   }
   gate = bf16_to_float(float_to_bf16(group_sum<kWarpThreads>(gate)));
   up = bf16_to_float(float_to_bf16(group_sum<kWarpThreads>(up)));
@@ -62,37 +74,52 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   }
 }
 
-// grid: (columns of out / kWarps, rows). The slots of a row are added in their order.
+// grid: (columns of out / kColumns, rows). Warps take slots in turn, whose outputs are added in the
+// order of the slots.
 template <typename Rows>
 __global__ void __launch_bounds__(kWarps* kWarpThreads)
     sum_each_row(const __grid_constant__ PairCall<Rows> all) {
+  __shared__ float outputs[kMaxSlots][kColumns];
   const ExpertCall& call = all.call;
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-  const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+  const int first = static_cast<int>(blockIdx.x) * kColumns;
   const int row = static_cast<int>(blockIdx.y);
+  const int num_units = Rows::num_units(call.intermediate);
   let_next_kernel_start();
   wait_for_earlier_work();
-  if (column >= call.hidden) return;
+  for (int slot = static_cast<int>(threadIdx.x) / kWarpThreads; slot < call.num_slots;
+       slot += kWarps) {
+    const int pair = row * call.num_slots + slot;
+    const int expert = call.experts[pair];
+    const uint16_t* act = call.act + int64_t{pair} * call.intermediate;
+    float sums[kColumns] = {};
+#pragma unroll 2
+    for (int unit = lane; unit < num_units; unit += kWarpThreads) {
+      const auto of_act = load<Rows>(act, call.intermediate, unit);
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        const int column = min(first + i, call.hidden - 1);
+        sums[i] = all.weights.row(expert, column).add(unit, of_act, sums[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const float sum = group_sum<kWarpThreads>(sums[i]);
+      if (lane == 0) outputs[slot][i] = sum;
+    }
+  }
+  __syncthreads();
+  const int column = first + static_cast<int>(threadIdx.x);
+  if (threadIdx.x >= kColumns || column >= call.hidden) return;
   float sum = 0.0f;
   for (int slot = 0; slot < call.num_slots; ++slot) {
-    const int pair = row * call.num_slots + slot;
-    const auto down_row = all.weights.row(call.experts[pair], column);
-    const uint16_t* act = call.act + int64_t{pair} * call.intermediate;
-    float product = 0.0f;
-#pragma unroll 4
-    for (int k = lane * 8; k < call.intermediate; k += kStep) {
-      float of_act[8];
-      load(act + k, of_act);
-      product = down_row.add(k, of_act, product);
-    }
-    sum = __fmaf_rn(call.shares[pair], product, sum);
+    sum = __fmaf_rn(call.shares[row * call.num_slots + slot], outputs[slot][threadIdx.x], sum);
   }
-  sum = group_sum<kWarpThreads>(sum);
-  if (lane == 0) write_sum(call, row, column, sum);
+  write_sum(call, row, column, sum);
 }
 
-unsigned warps_for(int32_t columns) {
-  return static_cast<unsigned>((columns + kWarps - 1) / kWarps);
+unsigned blocks_for(int32_t columns, int32_t of_block) {
+  return static_cast<unsigned>((columns + of_block - 1) / of_block);
 }
 
 // Rows [begin, begin + count) of a call.
@@ -117,15 +144,15 @@ void launch(CudaStream& stream, const ExpertCall& call) {
   for (int32_t begin = 0; begin < call.num_rows;) {
     const int32_t count = std::min(call.num_rows - begin, kMaxGridRows / call.num_slots);
     const ExpertCall part = part_of(call, begin, count);
-    launch_early(
-        stream, gate_each_pair<Rows>,
-        {.grid = dim3(warps_for(call.intermediate), static_cast<unsigned>(part.num_pairs())),
-         .block = block},
-        PairCall<Rows>{part, Rows(call.gate_up)});
-    launch_early(
-        stream, sum_each_row<Rows>,
-        {.grid = dim3(warps_for(call.hidden), static_cast<unsigned>(count)), .block = block},
-        PairCall<Rows>{part, Rows(call.down)});
+    launch_early(stream, gate_each_pair<Rows>,
+                 {.grid = dim3(blocks_for(call.intermediate, kWarps),
+                               static_cast<unsigned>(part.num_pairs())),
+                  .block = block},
+                 PairCall<Rows>{part, Rows(call.gate_up)});
+    launch_early(stream, sum_each_row<Rows>,
+                 {.grid = dim3(blocks_for(call.hidden, kColumns), static_cast<unsigned>(count)),
+                  .block = block},
+                 PairCall<Rows>{part, Rows(call.down)});
     begin += count;
   }
 }
@@ -134,8 +161,11 @@ void launch(CudaStream& stream, const ExpertCall& call) {
 
 void run_each_pair(CudaStream& stream, const ExpertCall& call) {
   const WeightFormat format = call.gate_up.first.format;
+  SLUICE_CHECK(call.num_slots <= kMaxSlots, "{} slots", call.num_slots);
   if (is_uint4(format)) return launch<Uint4Rows>(stream, call);
-  stores_e4m3(format) ? launch<E4m3Rows>(stream, call) : launch<Bf16Rows>(stream, call);
+  if (!stores_e4m3(format)) return launch<Bf16Rows>(stream, call);
+  const bool has_units = call.hidden % 16 == 0 && call.intermediate % 16 == 0;
+  has_units ? launch<E4m3Rows<2>>(stream, call) : launch<E4m3Rows<1>>(stream, call);
 }
 
 }  // namespace sluice::cuda

@@ -45,7 +45,8 @@ struct ExpertCall {
 inline constexpr int32_t kExpertTileRows = 128;  // pairs of one expert that a CTA multiplies
 
 // Any number of pairs: every pair reads the weights of its expert.
-// REQUIRES: hidden and intermediate are multiples of 8; all memory is aligned to 16 bytes.
+// REQUIRES: hidden and intermediate are multiples of 8; all memory is aligned to 16 bytes; up to 32
+// slots, as route_experts has.
 void run_each_pair(CudaStream& stream, const ExpertCall& call);
 
 // Fills places, pairs, begins, first_tiles and rows.
