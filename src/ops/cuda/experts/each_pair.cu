@@ -1,9 +1,10 @@
 // Experts of few rows: every pair of row and slot reads the weights of its expert.
 //
 // Bound: bytes, the weights of the chosen experts; pairs that share one find it in the L2 cache.
-// Tile: a warp has one column of the gates, or kColumns of one slot's outputs; its lanes take
-// neighbouring 16 bytes, so that a row of weights is read in whole lines. No sorting, no atomics:
-// sums of a row do not depend on other rows. Thread rule: enqueue only.
+// Tile: a warp has one column of the gates, or kColumns of one slot's outputs, and lanes take 8 of
+// the summed columns at a time, so that a row of weights is read in whole lines. No sorting, no
+// atomics: sums of a row do not depend on other rows. Codes are multiplied by coded_pairs.cu, where
+// it can. Thread rule: enqueue only.
 #include <algorithm>
 
 #include "core/error.h"
@@ -18,6 +19,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWarps = 8;
+constexpr int kStep = kWarpThreads * 8;  // columns of a warp at a time
 constexpr int kColumns = 4;    // of a warp of sum_each_row: each has loads in flight at once
 constexpr int kMaxSlots = 32;  // of route_experts
 
@@ -28,19 +30,9 @@ struct PairCall {
   Rows weights;
 };
 
-// The eights past the end of the row are zero.
-template <typename Rows>
-__device__ inline UnitOfX<Rows::kEights> load(const uint16_t* from, int columns, int unit) {
-  UnitOfX<Rows::kEights> x;
-  x.num_eights = 0;
-#pragma unroll
-  for (int i = 0; i < Rows::kEights; ++i) {
-    const int k = Rows::eight(unit, i);
-    const bool is_there = k < columns;
-    x.num_eights += is_there ? 1 : 0;
-    unpack(is_there ? *reinterpret_cast<const Bf16x8*>(from + k) : Bf16x8{}, x.values[i]);
-  }
-  return x;
+__device__ inline void load(const uint16_t* from, float (&values)[8]) {
+  const Bf16x8 eight = *reinterpret_cast<const Bf16x8*>(from);  // one load
+  unpack(eight, values);
 }
 
 // grid: (columns of act / kWarps, pairs). act lies by pair.
@@ -60,12 +52,12 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   const uint16_t* x = call.x + int64_t{pair / call.num_slots} * call.hidden;
   float gate = 0.0f;
   float up = 0.0f;
-  const int num_units = Rows::num_units(call.hidden);
 #pragma unroll 4
-  for (int unit = lane; unit < num_units; unit += kWarpThreads) {
-    const auto of_x = load<Rows>(x, call.hidden, unit);
-    gate = gate_row.add(unit, of_x, gate);
-    up = up_row.add(unit, of_x, up);
+  for (int k = lane * 8; k < call.hidden; k += kStep) {
+    float of_x[8];
+    load(x + k, of_x);
+    gate = gate_row.add(k, of_x, gate);
+    up = up_row.add(k, of_x, up);
   }
   gate = bf16_to_float(float_to_bf16(group_sum<kWarpThreads>(gate)));
   up = bf16_to_float(float_to_bf16(group_sum<kWarpThreads>(up)));
@@ -84,7 +76,6 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int first = static_cast<int>(blockIdx.x) * kColumns;
   const int row = static_cast<int>(blockIdx.y);
-  const int num_units = Rows::num_units(call.intermediate);
   let_next_kernel_start();
   wait_for_earlier_work();
   for (int slot = static_cast<int>(threadIdx.x) / kWarpThreads; slot < call.num_slots;
@@ -94,12 +85,13 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
     const uint16_t* act = call.act + int64_t{pair} * call.intermediate;
     float sums[kColumns] = {};
 #pragma unroll 2
-    for (int unit = lane; unit < num_units; unit += kWarpThreads) {
-      const auto of_act = load<Rows>(act, call.intermediate, unit);
+    for (int k = lane * 8; k < call.intermediate; k += kStep) {
+      float of_act[8];
+      load(act + k, of_act);
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
         const int column = min(first + i, call.hidden - 1);
-        sums[i] = all.weights.row(expert, column).add(unit, of_act, sums[i]);
+        sums[i] = all.weights.row(expert, column).add(k, of_act, sums[i]);
       }
     }
 #pragma unroll
@@ -162,10 +154,10 @@ void launch(CudaStream& stream, const ExpertCall& call) {
 void run_each_pair(CudaStream& stream, const ExpertCall& call) {
   const WeightFormat format = call.gate_up.first.format;
   SLUICE_CHECK(call.num_slots <= kMaxSlots, "{} slots", call.num_slots);
-  if (is_uint4(format)) return launch<Uint4Rows>(stream, call);
+  if (is_uint4(format)) return multiply_uint4_pairs(stream, call);
   if (!stores_e4m3(format)) return launch<Bf16Rows>(stream, call);
-  const bool has_units = call.hidden % 16 == 0 && call.intermediate % 16 == 0;
-  has_units ? launch<E4m3Rows<2>>(stream, call) : launch<E4m3Rows<1>>(stream, call);
+  const bool has_pieces = call.hidden % 16 == 0 && call.intermediate % 16 == 0;
+  has_pieces ? multiply_e4m3_pairs(stream, call) : launch<E4m3Rows>(stream, call);
 }
 
 }  // namespace sluice::cuda

@@ -49,6 +49,11 @@ inline constexpr int32_t kExpertTileRows = 128;  // pairs of one expert that a C
 // slots, as route_experts has.
 void run_each_pair(CudaStream& stream, const ExpertCall& call);
 
+// The same of weights in codes, with the rows of codes that tensor cores multiply. REQUIRES: for
+// e4m3, hidden and intermediate are multiples of 16.
+void multiply_uint4_pairs(CudaStream& stream, const ExpertCall& call);
+void multiply_e4m3_pairs(CudaStream& stream, const ExpertCall& call);
+
 // Fills places, pairs, begins, first_tiles and rows.
 void sort_pairs(CudaStream& stream, const ExpertCall& call);
 // out from products: the slots of a row in their order.

@@ -1,0 +1,202 @@
+// Experts of few rows whose weights are codes: every pair of row and slot multiplies by its expert.
+//
+// Bound: bytes, the weights of the chosen experts. Tile: that of skinny_ring.cuh. The gates of a
+// pair are a product of one row, and the parts of all pairs are walked in turn. The outputs of a
+// row are one product whose columns are those of all its slots: an expert alone has too few for the
+// warps of a block. Nothing is copied before the router has chosen. No sorting, no atomics: sums of
+// a row do not depend on other rows. Thread rule: enqueue only.
+#include <algorithm>
+
+#include "device/cuda/early_launch.cuh"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/experts/experts.h"
+#include "ops/cuda/experts/write_sum.cuh"
+#include "ops/cuda/matmul/e4m3_codec.cuh"
+#include "ops/cuda/matmul/uint4_codec.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+// What a kernel gets.
+template <typename Codec>
+struct PairsCall {
+  typename Codec::Call weights;  // of the first expert; without x and out
+  int64_t stride;                // bytes from an expert to the next
+  ExpertCall call;
+};
+
+// How the products are cut: parts as those of skinny_ring.cuh, of the gates of each pair or of the
+// outputs of each row, and groups of 128 columns, of a pair or of all slots of a row.
+template <bool kGates>
+struct PairWalk {
+  int parts_each;   // of a pair, or of a row
+  int groups_each;  // of an expert
+  int num_parts;
+  int num_groups;
+  int num_slots;
+
+  __host__ __device__ explicit PairWalk(const ExpertCall& call) {
+    constexpr int kRows = kPartRows<kGates>;
+    const int columns = kGates ? call.intermediate : call.hidden;
+    const int summed = kGates ? call.hidden : call.intermediate;
+    parts_each = (columns + kRows - 1) / kRows;
+    groups_each = (summed + kGroup - 1) / kGroup;
+    num_slots = call.num_slots;
+    num_parts = parts_each * call.num_rows * (kGates ? call.num_slots : 1);
+    num_groups = kGates ? groups_each : groups_each * num_slots;
+  }
+
+  __device__ int pair(int part, int group) const {
+    const int of_part = part / parts_each;
+    return kGates ? of_part : of_part * num_slots + group / groups_each;
+  }
+  __device__ int own_part(int part) const { return part % parts_each; }
+  __device__ int own_group(int group) const { return kGates ? group : group % groups_each; }
+};
+
+// The row that a pair multiplies, as a call of one row.
+template <bool kGates>
+__device__ inline SkinnyCall row_of(const ExpertCall& call, int pair) {
+  SkinnyCall row = {};
+  row.m = 1;
+  row.k = kGates ? call.hidden : call.intermediate;
+  row.x =
+      kGates ? call.x + int64_t{pair / call.num_slots} * row.k : call.act + int64_t{pair} * row.k;
+  return row;
+}
+
+template <typename Codec, bool kGates>
+__global__ void __launch_bounds__(kRingThreads)
+    multiply_pairs(const __grid_constant__ PairsCall<Codec> all) {
+  extern __shared__ __align__(16) std::byte dynamic_shared[];
+  auto& ring = *reinterpret_cast<Ring<Codec>*>(dynamic_shared);
+  using BlockSums = SharedSums<false>;
+  const ExpertCall& call = all.call;
+  const PairWalk<kGates> walk(call);
+  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+  const Lane lane = {static_cast<int>(threadIdx.x) % kWarpThreads};
+  Place next = {.part = static_cast<int>(blockIdx.x), .group = warp};
+  if (warp >= walk.num_groups) next.part = walk.num_parts;  // a warp without columns
+  const auto copy_next = [&](int slot) {
+    if (next.part < walk.num_parts) {
+      const int64_t expert = call.experts[walk.pair(next.part, next.group)];
+      copy_stage<Codec, kGates>(all.weights.at(expert * all.stride), walk.own_part(next.part),
+                                walk.own_group(next.group), lane, ring[warp][slot]);
+      next.advance(walk.num_groups);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  let_next_kernel_start();
+  wait_for_earlier_work();
+#pragma unroll
+  for (int slot = 0; slot < kRingDepth; ++slot) copy_next(slot);
+  int slot = 0;
+  int turn = 0;
+  for (int part = blockIdx.x; part < walk.num_parts; part += gridDim.x, turn ^= 1) {
+    Sums<kRingTiles, false> sums;
+    for (int group = warp; group < walk.num_groups; group += kRingWarps) {
+      const int pair = walk.pair(part, group);
+      Columns<Codec, false> x(row_of<kGates>(call, pair), lane);
+      x.load(walk.own_group(group));
+      asm volatile("cp.async.wait_group %0;" ::"n"(kRingDepth - 1) : "memory");
+      __syncwarp();  // scales were copied by other lanes
+      x.prepare();
+      if constexpr (kGates) {
+        Codec::add_group(ring[warp][slot], x, lane, sums);
+      } else {
+        Sums<kRingTiles, false> of_slot;
+        Codec::add_group(ring[warp][slot], x, lane, of_slot);
+        const float share = call.shares[pair];
+#pragma unroll
+        for (int tile = 0; tile < kRingTiles; ++tile) {
+          sums.add_scaled(tile, of_slot, share, share);
+        }
+      }
+      __syncwarp();
+      copy_next(slot);
+      slot = slot + 1 == kRingDepth ? 0 : slot + 1;
+    }
+    // Of two parts in turn, so that one barrier a part is enough.
+    BlockSums shared_sums(dynamic_shared + sizeof(ring) + turn * BlockSums::bytes(1), 1);
+    shared_sums.put(warp, lane, sums);
+    __syncthreads();
+    const int own_part = walk.own_part(part);
+    const int of_part = part / walk.parts_each;
+    const auto total = [&](int /*x_row*/, int row) { return shared_sums.total(0, row); };
+    // Another warp each time, since the others go on.
+    const int thread =
+        static_cast<int>(threadIdx.x + (part / gridDim.x) * kWarpThreads) % kRingThreads;
+    if constexpr (kGates) {
+      SkinnyCall gates = row_of<kGates>(call, of_part);
+      gates.gated = call.intermediate;
+      gates.out = call.act + int64_t{of_part} * call.intermediate;
+      write_gated<kPartRows<true>, kRingThreads>(gates, own_part, thread, total);
+    } else if (thread < kPartRows<false>) {
+      const int column = own_part * kPartRows<false> + thread;
+      if (column < call.hidden) write_sum(call, of_part, column, total(0, thread));
+    }
+  }
+}
+
+template <typename Codec, bool kGates>
+void launch_product(CudaStream& stream, const PairsCall<Codec>& call) {
+  constexpr size_t kSharedBytes = sizeof(Ring<Codec>) + 2 * SharedSums<false>::bytes(1);
+  const auto kernel = multiply_pairs<Codec, kGates>;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(kSharedBytes)),
+             "cudaFuncSetAttribute");
+  const int most = stream.cuda_device().properties().multiProcessorCount;
+  const int num_parts = PairWalk<kGates>(call.call).num_parts;
+  launch_early(stream, kernel,
+               {.grid = dim3(static_cast<unsigned>(std::min(num_parts, most))),
+                .block = dim3(kRingThreads),
+                .shared_bytes = kSharedBytes},
+               call);
+}
+
+// The shape of one expert. gated: columns after the gate, or 0.
+SkinnyCall product_of(const PackedExperts& experts, int32_t gated) {
+  SkinnyCall product = {};
+  product.weight = experts.first.data;
+  product.n = static_cast<int32_t>(experts.first.num_rows);
+  product.k = static_cast<int32_t>(experts.first.num_cols);
+  product.gated = gated;
+  return product;
+}
+
+Uint4Call uint4_call(const PackedExperts& experts, int32_t gated) {
+  const PackedWeight& first = experts.first;
+  return {.product = product_of(experts, gated),
+          .layout = uint4_layout(first.format, first.num_rows, first.num_cols)};
+}
+
+E4m3Call e4m3_call(const PackedExperts& experts, int32_t gated) {
+  return {.product = product_of(experts, gated), .scales = e4m3_scales_of(experts.first)};
+}
+
+template <typename Codec, bool kGates>
+void multiply(CudaStream& stream, const ExpertCall& call, const typename Codec::Call& weights) {
+  const PackedExperts& experts = kGates ? call.gate_up : call.down;
+  launch_product<Codec, kGates>(stream,
+                                {weights, static_cast<int64_t>(experts.stride_bytes), call});
+}
+
+template <bool kGates>
+void multiply_uint4(CudaStream& stream, const ExpertCall& call, const Uint4Call& weights) {
+  weights.layout.group_cols == kGroup ? multiply<Uint4Codec<true>, kGates>(stream, call, weights)
+                                      : multiply<Uint4Codec<false>, kGates>(stream, call, weights);
+}
+
+}  // namespace
+
+void multiply_uint4_pairs(CudaStream& stream, const ExpertCall& call) {
+  multiply_uint4<true>(stream, call, uint4_call(call.gate_up, call.intermediate));
+  multiply_uint4<false>(stream, call, uint4_call(call.down, 0));
+}
+
+void multiply_e4m3_pairs(CudaStream& stream, const ExpertCall& call) {
+  multiply<E4m3Codec, true>(stream, call, e4m3_call(call.gate_up, call.intermediate));
+  multiply<E4m3Codec, false>(stream, call, e4m3_call(call.down, 0));
+}
+
+}  // namespace sluice::cuda
