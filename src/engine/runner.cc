@@ -49,6 +49,7 @@ std::optional<std::span<const SampledToken>> Runner::run(const Pass& pass, const
     return std::nullopt;
   }
   prefetch(pass);
+  if (batch.when_enqueued) batch.when_enqueued();
   if (sampler_.awaits_masks()) {
     sampler_.take_masks(parts_.compute, batch.may_skip_tokens());
     sampler_.enqueue(parts_.compute, parts_.decoder.logits(num_logit_rows_), device_);

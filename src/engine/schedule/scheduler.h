@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -50,6 +51,8 @@ struct ScheduledSequence {
 struct Batch {
   PassKind kind;
   std::vector<ScheduledSequence> sequences;
+  // Called when the pass is enqueued, if not null: starts what is done beside the device.
+  std::function<void()> when_enqueued = nullptr;
 
   // Whether a sequence may give no token now and repeat its rows later: spans of prompts end where
   // the plan has them end, and a draft pass is followed by the one that verifies it.

@@ -95,13 +95,14 @@ void Grammars::forget(SequenceId id) {
   std::erase_if(ordered_, [id](const Ordered& ordered) { return ordered.id == id; });
 }
 
-void Grammars::order_masks(const Batch& batch) {
+void Grammars::order_masks(Batch& batch) {
   for (const ScheduledSequence& scheduled : batch.sequences) {
     Sequence& sequence = *scheduled.sequence;
     if (!sequence.grammar.guide || !scheduled.wants_token) continue;
     order(sequence, order_of(sequence, scheduled.num_ahead, scheduled.num_sampled()));
   }
-  workers_.add(std::exchange(new_orders_, {}));
+  if (new_orders_.empty()) return;
+  batch.when_enqueued = [this] { workers_.add(std::exchange(new_orders_, {})); };
 }
 
 // Null in two cases. The newest order has these masks: it was made before the pass, or was late for
