@@ -245,21 +245,20 @@ void store_dummy_rows(const WeightSource& source, const DummyRows& rows, Stream&
 // An arena without memory only counts: the same layout code plans and takes.
 Weights::MemoryBytes Weights::memory_bytes(const ModelConfig& config, Device& device,
                                            ExpertPlace place) {
-  Arena plan;
+  return Weights(config).lay_out_plan(device, place);
+}
+
+Weights::MemoryBytes Weights::lay_out_plan(Device& device, ExpertPlace place) {
+  Arena counted;
   Arena pinned;
-  Weights(config).lay_out(plan, place == ExpertPlace::kPinned ? pinned : plan, device);
-  return {.device = plan.used_bytes(), .pinned = pinned.used_bytes()};
+  lay_out(counted, place == ExpertPlace::kPinned ? pinned : counted, device);
+  return {.device = counted.used_bytes(), .pinned = pinned.used_bytes()};
 }
 
-void Weights::plan(Device& device) {
-  Arena plan;
-  lay_out(plan, plan, device);
-}
-
-std::vector<ExpertLayer> Weights::plan_experts(const ModelConfig& config, Device& device) {
+Weights::Plan Weights::plan(const ModelConfig& config, Device& device) {
   Weights weights(config);
-  weights.plan(device);
-  return weights.experts();
+  const MemoryBytes bytes = weights.lay_out_plan(device, ExpertPlace::kPinned);
+  return {.bytes = bytes, .experts = weights.experts()};
 }
 
 std::vector<ExpertLayer> Weights::experts() const {
@@ -278,7 +277,7 @@ std::vector<ExpertLayer> Weights::experts() const {
 
 Weights::StoredBytes Weights::stored_bytes(const ModelConfig& config, Device& device) {
   Weights weights(config);
-  weights.plan(device);
+  weights.lay_out_plan(device, ExpertPlace::kDevice);
   StoredBytes num_bytes;
   double active = 0;
   std::set<std::pair<std::string, int64_t>> ordered;  // one order for all ranges of a tensor's rows
@@ -370,7 +369,7 @@ void Weights::check_names(const Checkpoint& checkpoint) const {
 
 void Weights::check(const ModelConfig& config, Device& device, const Checkpoint& checkpoint) {
   Weights weights(config);
-  weights.plan(device);
+  weights.lay_out_plan(device, ExpertPlace::kDevice);
   weights.check_names(checkpoint);
 }
 

@@ -47,11 +47,13 @@ class Weights {
     size_t pinned = 0;
   };
   static MemoryBytes memory_bytes(const ModelConfig& config, Device& device, ExpertPlace place);
-  static size_t device_bytes(const ModelConfig& config, Device& device) {
-    return memory_bytes(config, device, ExpertPlace::kDevice).device;
-  }
-  // The layers with experts of such a model, without their memory.
-  static std::vector<ExpertLayer> plan_experts(const ModelConfig& config, Device& device);
+  // The bytes with experts in pinned memory, and the layers with experts, without their memory.
+  // With experts on the device it takes the sum of both.
+  struct Plan {
+    MemoryBytes bytes;
+    std::vector<ExpertLayer> experts;
+  };
+  static Plan plan(const ModelConfig& config, Device& device);
 
   // Bytes of all tensors in their formats, scales included; device memory takes more (packing, head
   // padding). `active` are those that one row needs, of the experts those that it chooses.
@@ -92,8 +94,8 @@ class Weights {
 
  private:
   void lay_out(Arena& arena, Arena& expert_arena, Device& device);
-  // With an arena without memory, which counts.
-  void plan(Device& device);
+  // With arenas without memory, which count.
+  MemoryBytes lay_out_plan(Device& device, ExpertPlace place);
   void lay_out_layer(WeightLayout& layout, int32_t index);
   explicit Weights(const ModelConfig& config) : config_(config) {}  // for planning
   void check_names(const Checkpoint& checkpoint) const;

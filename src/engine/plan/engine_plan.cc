@@ -377,7 +377,7 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
       std::min(plan_traits(device.kind()).default_kv_bytes, host.total_bytes / kStateShare);
   const EngineOptions options =
       settle_hybrid_options(options_of_rank(given), config, state_bytes, state_notes);
-  const WeightPlan weights = plan_weights(config, device);
+  const Weights::Plan weights = Weights::plan(config, device);
   check_expert_options(options, weights);
   const MakePlan make = [&](const EngineOptions& changed) {
     return plan_mode({.options = changed,

@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "engine/plan/memory_fit.h"
-#include "model/weights.h"
 
 namespace sluice {
 namespace {
@@ -56,16 +55,7 @@ int32_t default_places(const PlanInput& input, size_t bytes_left) {
 
 }  // namespace
 
-WeightPlan plan_weights(const ModelConfig& config, Device& device) {
-  const Weights::MemoryBytes offloaded =
-      Weights::memory_bytes(config, device, ExpertPlace::kPinned);
-  return {.device_bytes = Weights::device_bytes(config, device),
-          .beside_experts_bytes = offloaded.device,
-          .expert_bytes = offloaded.pinned,
-          .experts = Weights::plan_experts(config, device)};
-}
-
-void check_expert_options(const EngineOptions& options, const WeightPlan& weights) {
+void check_expert_options(const EngineOptions& options, const Weights::Plan& weights) {
   const bool has_none = weights.experts.empty();
   if (options.weights_offload == WeightsOffload::kExperts && has_none) {
     fail(ErrorCode::kInvalidArgument,
@@ -123,7 +113,7 @@ void note_experts(const std::vector<ExpertLayer>& layers, double link_bytes_per_
     notes.push_back(fmt::format(
         "{} of {} experts of each layer have a place on the device; passes of up to {} rows fetch "
         "what is missing, longer ones stream all layers",
-        num_places, layers.front().num_experts(), ExpertCache::rows_in(num_places, layers)));
+        num_places, layers.front().num_experts(), HostExperts::cached_rows(num_places, layers)));
   } else {
     notes.push_back("no expert has a place on the device: every pass streams all layers");
   }

@@ -9,16 +9,13 @@
 
 #include "engine/plan/engine_plan.h"
 #include "engine/plan/plan_input.h"
-#include "model/model_config.h"
+#include "model/weights.h"
 
 namespace sluice {
 
-// Weights of a model with its experts on the device and in host memory.
-WeightPlan plan_weights(const ModelConfig& config, Device& device);
-
 // Errors: kInvalidArgument for options of experts that the model does not have, or that stay on the
 // device.
-void check_expert_options(const EngineOptions& options, const WeightPlan& weights);
+void check_expert_options(const EngineOptions& options, const Weights::Plan& weights);
 
 // The ring, without a cache; no sizes if experts are on the device, as with weights_offload kAuto.
 HostExpertSizes choose_ring(const PlanInput& input);

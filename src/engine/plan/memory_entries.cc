@@ -35,11 +35,11 @@ class EntryList {
 // With experts in host memory, what of them flows through the device.
 void add_weights(const PlanInput& input, const EnginePlan& plan, EntryList& list) {
   const bool on_host = plan.experts.on_host();
-  const WeightPlan& weights = input.weights;
-  list.add("weights", "device", on_host ? weights.beside_experts_bytes : weights.device_bytes);
+  const Weights::MemoryBytes& weights = input.weights.bytes;
+  list.add("weights", "device", weights.device + (on_host ? 0 : weights.pinned));
   if (!on_host) return;
   const ExpertBytes bytes = expert_bytes(input, plan.experts);
-  list.add("experts", "pinned", weights.expert_bytes);
+  list.add("experts", "pinned", weights.pinned);
   list.add("expert ring", "device", bytes.ring);
   list.add("expert cache", "device", bytes.cache);
   list.add("expert cache", "pinned", bytes.cache_counts);

@@ -54,7 +54,7 @@ ExpertRing::ExpertRing(Device& device, Stream& compute, std::vector<ExpertLayer>
       memory_(device.allocate(device_bytes(layers_, num_slots), MemoryKind::kDevice)),
       slot_bytes_(slot_bytes_of(layers_)),
       slots_(static_cast<size_t>(num_slots)),
-      transfer_(device.make_stream({.name = "experts", .num_threads = 1})) {
+      transfer_(device.make_stream({.name = "slots of experts", .num_threads = 1})) {
   SLUICE_CHECK(num_slots > 0 && slots_.size() <= layers_.size(), "{} slots for {} layers",
                num_slots, layers_.size());
   for (size_t i = 0; i < slots_.size(); ++i) {

@@ -1,7 +1,9 @@
 // Chooses between ring and cache.
 #include "model/experts/host_experts.h"
 
-#include "core/error.h"
+#include <algorithm>
+#include <limits>
+#include <utility>
 
 namespace sluice {
 
@@ -15,7 +17,17 @@ HostExperts::HostExperts(Device& device, Stream& compute, std::vector<ExpertLaye
   }
   if (sizes.num_places == 0) return;
   cache_.emplace(device, compute, layers_, sizes.num_places);
-  cached_rows_ = ExpertCache::rows_in(sizes.num_places, layers_);
+  cached_rows_ = cached_rows(sizes.num_places, layers_);
+  rows_with_places_ = ExpertCache::rows_in(sizes.num_places, layers_);
+}
+
+int64_t HostExperts::cached_rows(int32_t num_places, std::span<const ExpertLayer> layers) {
+  if (num_places == 0) return 0;
+  return std::max(ExpertCache::rows_in(num_places, layers), kIndependentExpertRows);
+}
+
+int64_t HostExperts::rows_at_once() const {
+  return from_cache_ ? rows_with_places_ : std::numeric_limits<int64_t>::max();
 }
 
 void HostExperts::begin_pass(int64_t num_rows) {

@@ -1,9 +1,11 @@
 // HostExperts: mixtures whose experts' weights are in pinned host memory.
 //
-// Made by engine/stations/rank beside the Weights, and given to the decoder. A pass whose rows may
-// choose no more experts than the cache has places for takes each from there; any other pass takes
-// whole layers from the ring. Both give expert_mlp the bytes that the host has, so neither the
-// sizes nor the choice changes a result. Thread rule: the engine's thread.
+// Made by engine/stations/rank beside the Weights, and given to the decoder. A pass of few rows
+// takes each expert from the cache, in parts of as many rows as have places for all that they may
+// choose; any other pass takes whole layers from the ring. Parts would change bits where a row's
+// depend on the number of rows, so a pass of more than kIndependentExpertRows is not cut. Both give
+// expert_mlp the bytes that the host has, so neither the sizes nor the choice changes a result.
+// Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +37,16 @@ class HostExperts {
   HostExperts(Device& device, Stream& compute, std::vector<ExpertLayer> layers,
               const HostExpertSizes& sizes);
 
+  // The most rows of a pass that takes its experts from such a cache; 0 without places.
+  static int64_t cached_rows(int32_t num_places, std::span<const ExpertLayer> layers);
+
   // Whether a pass of that many rows takes its experts from the cache. A graph can replay it then.
   bool uses_cache(int64_t num_rows) const { return num_rows <= cached_rows_; }
 
   // A pass of that many rows begins. REQUIRES: not while a pass is captured, unless uses_cache.
   void begin_pass(int64_t num_rows);
+  // Rows of one call of `provide` in the pass, at most.
+  int64_t rows_at_once() const;
   // Where expert_mlp finds the chosen experts (i32 [m, k], device memory) of a layer of the pass:
   // valid for work on compute until the next call. REQUIRES: layers come in order, each for any
   // number of ranges of rows.
@@ -61,6 +68,7 @@ class HostExperts {
   ExpertRing ring_;
   std::optional<ExpertCache> cache_;
   int64_t cached_rows_ = 0;
+  int64_t rows_with_places_ = 0;
   bool from_cache_ = false;  // the pass takes its experts from there
 };
 

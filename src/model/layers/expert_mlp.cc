@@ -140,8 +140,10 @@ size_t ExpertMlp::scratch_bytes(int64_t num_rows, int64_t hidden) const {
 // Parts reuse one scratch, since the stream runs them one after the other.
 void ExpertMlp::enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
   const int64_t num_sources = call.experts ? call.experts->num_sources(call.layer) : num_experts;
-  for (int64_t begin = 0; begin < tile.count; begin += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, tile.count - begin);
+  const int64_t most_rows =
+      call.experts ? std::min(rows_at_once, call.experts->rows_at_once()) : rows_at_once;
+  for (int64_t begin = 0; begin < tile.count; begin += most_rows) {
+    const int64_t count = std::min(most_rows, tile.count - begin);
     const TensorView x = tile.x.rows(begin, count);
     Arena arena = tile.scratch;
     const MixtureScratch scratch = cut_mixture(arena, *this, count, x.dim(1), num_sources);

@@ -125,17 +125,12 @@ TEST(HostExperts, ReplayedStepsHaveTheSameBits) {
                                  plan.experts.num_places = num_places;
                                }});
     std::vector<RequestOutput> outputs = testing::run_jobs(engine, make_jobs());
-    // Three rows are padded to four, which need eight places.
-    if (num_places == 8 || !graphs) {
-      EXPECT_EQ(engine.stats().num_graph_launches > 0, graphs) << num_places;
-    }
-    if (num_places == 0) {
-      EXPECT_EQ(engine.stats().num_graph_launches, 0) << "the ring is no part of a graph";
-    }
+    // Three rows are padded to four, which go in parts of one, two or four.
+    EXPECT_EQ(engine.stats().num_graph_launches > 0, graphs && num_places > 0) << num_places;
     return outputs;
   };
   const std::vector<RequestOutput> expected = run(false, 0);
-  for (const int32_t num_places : {0, 2, 8}) {
+  for (const int32_t num_places : {0, 2, 5, 8}) {
     testing::expect_all_same(run(true, num_places), expected, fmt::format("{}", num_places));
   }
 }
@@ -218,7 +213,7 @@ TEST(HostExperts, RanksHaveTheSameBits) {
 
 std::vector<ExpertLayer> layers_of(const EngineOptions& options) {
   const auto device = testing::make_test_device();
-  return Weights::plan_experts(read_model_config(ModelDirectory(options.model)), *device);
+  return Weights::plan(read_model_config(ModelDirectory(options.model)), *device).experts;
 }
 
 size_t entry(const MemoryPlan& plan, const std::string& name, const std::string& memory) {
@@ -309,8 +304,8 @@ TEST(HostExperts, AutoOffloadsWhatDoesNotFit) {
   options.weights_offload = WeightsOffload::kOff;
   EXPECT_TRUE(contains(plan_on(24).remedy, "--weights-offload experts would be enough"));
   options.weights_offload = WeightsOffload::kAuto;
-  options.experts_device_bytes = 2 * kGiB;
-  EXPECT_LE(entry(plan_on(24), "expert cache", "device"), 2 * kGiB);
+  options.experts_device_bytes = 4 * kGiB;
+  EXPECT_LE(entry(plan_on(24), "expert cache", "device"), 4 * kGiB);
   EXPECT_TRUE(mentions(plan_on(80).warnings, "experts_device_bytes: no effect"));
 }
 
