@@ -33,7 +33,8 @@ def extended(shape, directory):
 def cell(program, folder, card, length, kv):
     """ "GPU", the GiB of host memory that KV takes, or "-"."""
     command = [program, "inspect", str(folder), "--gpu-memory", card, "--host-memory", HOST,
-               "--max-model-len", length, "--max-num-seqs", "1", "--kv-cache-dtype", kv, "--json"]
+               "--max-model-len", length, "--max-num-seqs", "1", "--kv-cache-dtype", kv,
+               "--weights-offload", "off", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if not result.stdout.startswith("{"):
         raise RuntimeError(f"{' '.join(command)}: {result.stderr}")

@@ -30,6 +30,20 @@ constexpr const char* load_format_name(LoadFormat format) {
   return kLoadFormatNames[static_cast<size_t>(format)];
 }
 
+// Where weights live that a token does not always need. A plan resolves kAuto to one of the others.
+enum class WeightsOffload {
+  kAuto,     // kOff, or kExperts if only that fits
+  kOff,      // all weights are on the device
+  kExperts,  // the experts of mixtures are in pinned host memory: prefill streams layers of them,
+             // decode keeps those that it chose recently on the device
+};
+
+inline constexpr const char* kWeightsOffloadNames[] = {"auto", "off", "experts"};
+
+constexpr const char* weights_offload_name(WeightsOffload mode) {
+  return kWeightsOffloadNames[static_cast<size_t>(mode)];
+}
+
 // An empty optional takes the default that its comment gives.
 struct EngineOptions {
   // A Hugging Face model directory, a GGUF file, or a name of the Hugging Face cache ("ORG/NAME").
@@ -59,6 +73,13 @@ struct EngineOptions {
   // the tokens that hide the transfer of offloaded KV; a layer-wise one is never cut. 0: passes
   // have their full length, and one decode step is between two of them.
   int32_t max_stall_ms = 0;
+
+  // Changes no result.
+  WeightsOffload weights_offload = WeightsOffload::kAuto;
+  // Device memory for experts that decode chose recently, with offloaded experts. Empty: half of
+  // what gpu_memory_utilization leaves beside them, and what KV then leaves; on a CPU the least
+  // that there can be. 0: none, so that every step streams all layers.
+  std::optional<size_t> experts_device_bytes;
 
   double gpu_memory_utilization = 0.9;  // share of the device's memory for weights and KV
   bool enable_prefix_caching = true;
@@ -175,6 +196,19 @@ inline constexpr std::array kEngineOptionRows = {
          .max = kMaxStallMs,
          .when_unset = "0",
          .help = "longest wait of running sequences for a prefill pass; 0: passes of full length"}),
+    option_row<&EngineOptions::weights_offload>(
+        {.name = "weights_offload",
+         .kind = OptionKind::kChoice,
+         .choices = kWeightsOffloadNames,
+         .when_unset = "auto",
+         .help = "weights in host memory: off, or the experts of mixtures; auto, the default, is "
+                 "experts if they do not fit the device"}),
+    option_row<&EngineOptions::experts_device_bytes>(
+        {.name = "experts_device_bytes",
+         .kind = OptionKind::kBytes,
+         .max = kMaxKvBytes,
+         .when_unset = "half of what is left",
+         .help = "device memory for offloaded experts that decode chose recently; 0: none"}),
     option_row<&EngineOptions::gpu_memory_utilization>(
         {.name = "gpu_memory_utilization",
          .kind = OptionKind::kNumber,

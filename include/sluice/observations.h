@@ -107,6 +107,15 @@ struct SpeculationCounts {
   }
 };
 
+// Experts in host memory, of all layers, since the engine was made (docs/offload.md).
+struct ExpertObservations {
+  int64_t num_hits = 0;        // choices of rows whose expert had a place on the device already, or
+                               // was fetched for another row of the step
+  int64_t num_misses = 0;      // fetched
+  int64_t fetched_bytes = 0;   // of these
+  int64_t streamed_bytes = 0;  // of whole layers, for passes of more rows than the places are for
+};
+
 // What a KV store has read and written since the engine was made.
 struct KvStoreObservations {
   int64_t num_stored_tokens = 0;  // of prompts, that were read instead of computed
@@ -132,6 +141,7 @@ struct Observations {
   std::vector<MassObservations> captured_mass;  // by layer; empty without sparse_audit and
                                                 // before the first prefill
   std::optional<KvStoreObservations> kv_store;  // empty without one
+  std::optional<ExpertObservations> experts;    // empty if they are on the device
 };
 
 }  // namespace sluice

@@ -131,6 +131,10 @@ std::string longest_request(const InspectCommand& command, const PlannedMachine&
   // All other options count, so the table answers for them, too: --max-num-seqs, --block-size.
   EngineOptions engine = command.engine;
   engine.kv.offload = offload;
+  // The column of the GPU alone.
+  if (offload == KvOffload::kOff && engine.weights_offload == WeightsOffload::kAuto) {
+    engine.weights_offload = WeightsOffload::kOff;
+  }
   const MemoryPlan plan = plan_memory(engine, machine);
   if (!plan.fits) return "-";
   return format_tokens(plan.max_model_len) + (plan.max_model_len >= model_limit ? " (all)" : "");

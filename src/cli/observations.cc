@@ -125,6 +125,20 @@ std::string mass_table(const std::vector<MassObservations>& layers) {
   return text;
 }
 
+// Where the experts of rows came from; empty if they are on the device.
+std::string expert_line(const std::optional<ExpertObservations>& experts) {
+  if (!experts) return {};
+  std::string text =
+      fmt::format("experts: {} streamed in whole layers", bytes(experts->streamed_bytes));
+  const int64_t num_chosen = experts->num_hits + experts->num_misses;
+  if (num_chosen == 0) return text + "\n";
+  return text +
+         fmt::format("; {} of {} chosen ones were on the device ({:.1f} %), {} fetched\n",
+                     experts->num_hits, num_chosen,
+                     100 * static_cast<double>(experts->num_hits) / static_cast<double>(num_chosen),
+                     bytes(experts->fetched_bytes));
+}
+
 }  // namespace
 
 std::string speculation_line(const SpeculationCounts& counts) {
@@ -150,6 +164,7 @@ std::string observations_table(const Observations& observations) {
   text += selection_line("draft", observations.draft);
   // With drafts, these alone read hot pages.
   text += hot_page_line(observations.decode) + hot_page_line(observations.draft);
+  text += expert_line(observations.experts);
   text += mass_table(observations.captured_mass);
   const std::string drafts = speculation_line(observations.speculation);
   if (!drafts.empty()) text += "all requests: " + drafts + "\n";

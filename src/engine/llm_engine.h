@@ -83,6 +83,8 @@ class LlmEngine {
   const EnginePlan& plan() const { return stations_.front->plan(); }
   const BlockManager& blocks() const { return stations_.kv->blocks(); }
   Device& device() const { return stations_.rank->device(); }
+  // Null if experts are on the device.
+  const HostExperts* host_experts() const { return stations_.rank->host_experts(); }
   const Residency& residency() const { return stations_.rank->residency(); }
   EngineStats stats() const { return stations_.reports->stats(); }
   Observations observations() const { return stations_.reports->observations(); }

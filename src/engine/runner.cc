@@ -92,7 +92,8 @@ bool Runner::score_prompts(const Batch& batch, const PassWatch* watch) {
 
 void Runner::enqueue_pass(const StepMessage& message) {
   // Parts wait for each other on the host, which no graph can.
-  if (!pads(message) || !plan_.capturable || (draws_in_pass_ && sampler_.takes_parts())) {
+  if (!pads(message) || !plan_.capturable || !parts_.decoder.is_capturable(pass_.kv_end.dim(0)) ||
+      (draws_in_pass_ && sampler_.takes_parts())) {
     return enqueue();
   }
   graphs_.run({.num_seqs = pass_.kv_end.dim(0),

@@ -1,7 +1,8 @@
-// WaitGate: counts the cross-stream waits of KV offload, all of which go through it.
+// WaitGate: counts the cross-stream waits of offload, all of which go through one.
 //
-// Used by the parts of OffloadEngine. It exists for tests/engine/offload/offload_waits_test.cc,
-// which leaves out each wait in turn and must detect it. Thread rule: the engine's thread.
+// Used by the parts of OffloadEngine, and by model/experts/expert_ring, which has two of the kinds.
+// It exists for tests/engine/offload/offload_waits_test.cc, which leaves out each wait in turn and
+// must detect it. Thread rule: the engine's thread.
 #pragma once
 
 #include <array>

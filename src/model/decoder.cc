@@ -167,6 +167,7 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
                   limits_.row_tile,
                   config_.num_layers(),
                   attention_share(*input.pass)};
+  if (host_experts_ != nullptr) host_experts_->begin_pass(num_rows);
   write_angles(pass);
   pass.for_each_tile([&](const Rows& rows) {
     embed(pass, rows);
@@ -265,7 +266,8 @@ LayerCall Decoder::call_of(const Pass& pass, LayerId layer) const {
           .cos_sin = scratch_.cos_sin.rows(0, pass.num_rows),
           .zones = zones,
           .state_rows = pass.input.state_rows,
-          .states = states};
+          .states = states,
+          .experts = host_experts_};
 }
 
 RowTile Decoder::tile_of(const Rows& rows) const {
@@ -313,6 +315,8 @@ void Decoder::finish_layer(const Pass& pass, LayerId layer, const Rows& rows) {
   visit_with_weights(spec(layer).mlp, w.mlp, [&](const auto& mlp, const auto& weights) {
     mlp.enqueue(call, tile, weights);
   });
+  const bool is_last = rows.begin + rows.count == pass.num_rows;
+  if (is_last && host_experts_ != nullptr) host_experts_->finish(layer);
   sum_over_ranks(pass, tile);
   call.tap("mlp_out", rows.begin, tile.out);
 }

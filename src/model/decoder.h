@@ -14,6 +14,7 @@
 #include "core/tensor_view.h"
 #include "device/collectives.h"
 #include "device/device.h"
+#include "model/experts/host_experts.h"
 #include "model/layer_spec.h"
 #include "model/model_config.h"
 #include "model/pass_monitor.h"
@@ -49,6 +50,16 @@ class Decoder {
   // the decoder.
   Decoder(const ModelConfig& config, const Weights& weights, const DecoderLimits& limits,
           Device& device, Stream& stream, Collectives* collectives = nullptr);
+
+  // The weights of experts are in host memory. Called before the first pass. REQUIRES: `experts`
+  // outlives the decoder.
+  void use_host_experts(HostExperts& experts) { host_experts_ = &experts; }
+
+  // Whether a graph can hold the work of a pass of that many rows: not if layers of experts flow
+  // in on another stream, ahead of the pass and beyond it.
+  bool is_capturable(int64_t num_rows) const {
+    return host_experts_ == nullptr || host_experts_->uses_cache(num_rows);
+  }
 
   // Bytes of device memory that the constructor takes.
   static size_t scratch_bytes(const ModelConfig& config, const DecoderLimits& limits);
@@ -110,8 +121,9 @@ class Decoder {
   ModelConfig config_;
   const Weights& weights_;
   DecoderLimits limits_;
-  Collectives* const collectives_;  // null: there is one rank
-  PackedWeight head_part_;          // of several: the rows of lm_head that the rank multiplies by
+  Collectives* const collectives_;       // null: there is one rank
+  HostExperts* host_experts_ = nullptr;  // null: experts are on the device
+  PackedWeight head_part_;  // of several: the rows of lm_head that the rank multiplies by
   Buffer memory_;
   Scratch scratch_;
   KvBlocksView write_target_;      // where the current layer's k and v go; one for all its tiles

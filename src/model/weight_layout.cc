@@ -58,7 +58,7 @@ PackedExperts WeightLayout::experts(int32_t num_experts, int64_t num_rows, int64
   const WeightFormat format = format_of(names, modules.size(), part_rows);
   count_orders(names, modules.size(), format);
   const size_t stride = packed_weight_bytes(device_, num_rows, num_cols, format);
-  return {.first = {.data = arena_.take(stride * static_cast<size_t>(num_experts)),
+  return {.first = {.data = expert_arena_.take(stride * static_cast<size_t>(num_experts)),
                     .num_rows = num_rows,
                     .num_cols = num_cols,
                     .format = format},

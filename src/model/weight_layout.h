@@ -84,10 +84,19 @@ struct WeightSource {
 
 class WeightLayout {
  public:
-  // Appends to `sources`. Aliasing: all four outlive this object.
-  WeightLayout(Arena& arena, Device& device, const WeightQuantization& quantization,
+  // Where weights are cut from: those of experts, and all others. May be one arena.
+  struct Arenas {
+    Arena& weights;
+    Arena& experts;
+  };
+  // Appends to `sources`. Aliasing: all outlive this object.
+  WeightLayout(const Arenas& arenas, Device& device, const WeightQuantization& quantization,
                std::vector<WeightSource>& sources)
-      : arena_(arena), device_(device), quantization_(quantization), sources_(sources) {}
+      : arena_(arenas.weights),
+        expert_arena_(arenas.experts),
+        device_(device),
+        quantization_(quantization),
+        sources_(sources) {}
 
   // Cuts memory of a matrix in which the weights of these modules lie, and of a vector (bf16). The
   // weights of several modules, and ranges of their rows, begin at multiples of `part_rows`, here
@@ -161,6 +170,7 @@ class WeightLayout {
   void add_integers(WeightSource& source) const;
 
   Arena& arena_;
+  Arena& expert_arena_;
   Device& device_;
   const WeightQuantization& quantization_;
   std::vector<WeightSource>& sources_;

@@ -183,6 +183,20 @@ void load_integers(const WeightSource& source, const Checkpoint& checkpoint, Str
   store_padded(source, DType::kU8, codes, std::move(scales), stream);
 }
 
+// Errors: kDoesNotFit, with the option that asked for it and what else to do.
+Buffer pin_experts(Device& device, size_t num_bytes, const AllocationProgress& on_progress) {
+  try {
+    return device.allocate(num_bytes, MemoryKind::kPinned, on_progress);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDoesNotFit) throw;
+    throw Error(
+        ErrorCode::kDoesNotFit,
+        fmt::format("{}; weights_offload 'experts' keeps the experts there: take a model of "
+                    "smaller weights (FP8, 4 bits), or 'off' on a device that holds them",
+                    error.message()));
+  }
+}
+
 // Whole heads with padding, since store_padded takes whole heads.
 int64_t drawn_rows(const WeightSource& source) {
   const bool by_heads = source.pads() && source.heads == HeadAxis::kRows;
@@ -229,16 +243,41 @@ void store_dummy_rows(const WeightSource& source, const DummyRows& rows, Stream&
 }  // namespace
 
 // An arena without memory only counts: the same layout code plans and takes.
-size_t Weights::device_bytes(const ModelConfig& config, Device& device) {
-  Arena plan;
-  Weights(config).lay_out(plan, device);
-  return plan.used_bytes();
+Weights::MemoryBytes Weights::memory_bytes(const ModelConfig& config, Device& device,
+                                           ExpertPlace place) {
+  return Weights(config).lay_out_plan(device, place);
+}
+
+Weights::MemoryBytes Weights::lay_out_plan(Device& device, ExpertPlace place) {
+  Arena counted;
+  Arena pinned;
+  lay_out(counted, place == ExpertPlace::kPinned ? pinned : counted, device);
+  return {.device = counted.used_bytes(), .pinned = pinned.used_bytes()};
+}
+
+Weights::Plan Weights::plan(const ModelConfig& config, Device& device) {
+  Weights weights(config);
+  const MemoryBytes bytes = weights.lay_out_plan(device, ExpertPlace::kPinned);
+  return {.bytes = bytes, .experts = weights.experts()};
+}
+
+std::vector<ExpertLayer> Weights::experts() const {
+  std::vector<ExpertLayer> experts;
+  for (int32_t i = 0; i < config_.num_layers(); ++i) {
+    const auto* mlp = std::get_if<ExpertMlp>(&config_.layers[static_cast<size_t>(i)].mlp);
+    if (mlp == nullptr) continue;
+    const auto& own = std::get<ExpertMlp::Weights>(layer(LayerId(i)).mlp);
+    experts.push_back({.layer = LayerId(i),
+                       .num_chosen = mlp->num_chosen,
+                       .gate_up = own.gate_up,
+                       .down = own.down});
+  }
+  return experts;
 }
 
 Weights::StoredBytes Weights::stored_bytes(const ModelConfig& config, Device& device) {
-  Arena plan;
   Weights weights(config);
-  weights.lay_out(plan, device);
+  weights.lay_out_plan(device, ExpertPlace::kDevice);
   StoredBytes num_bytes;
   double active = 0;
   std::set<std::pair<std::string, int64_t>> ordered;  // one order for all ranges of a tensor's rows
@@ -257,16 +296,24 @@ Weights::StoredBytes Weights::stored_bytes(const ModelConfig& config, Device& de
   return num_bytes;
 }
 
-Weights::Weights(const ModelConfig& config, Device& device)
-    : config_(config), memory_(device.allocate(device_bytes(config, device), MemoryKind::kDevice)) {
+Weights::Weights(const ModelConfig& config, Device& device, ExpertPlace place,
+                 const AllocationProgress& on_progress)
+    : config_(config) {
+  const MemoryBytes num_bytes = memory_bytes(config, device, place);
+  memory_ = device.allocate(num_bytes.device, MemoryKind::kDevice);
   Arena arena(memory_.data(), memory_.size_bytes());
-  lay_out(arena, device);
+  if (place == ExpertPlace::kPinned) {
+    expert_memory_ = pin_experts(device, num_bytes.pinned, on_progress);
+  }
+  Arena expert_arena(expert_memory_.data(), expert_memory_.size_bytes());
+  lay_out(arena, place == ExpertPlace::kPinned ? expert_arena : arena, device);
 }
 
 // Cuts all memory and lists all expected tensors, in the order of the checkpoint's layers.
-void Weights::lay_out(Arena& arena, Device& device) {
+void Weights::lay_out(Arena& arena, Arena& expert_arena, Device& device) {
   const int64_t hidden = config_.hidden_size;
-  WeightLayout layout(arena, device, config_.quantization, sources_);
+  WeightLayout layout({.weights = arena, .experts = expert_arena}, device, config_.quantization,
+                      sources_);
   embedding_ = layout.matrix(config_.vocab_size, hidden);
   layout.add_rows(std::string(kEmbeddingName), embedding_, 0, config_.vocab_size);
   layers_.resize(config_.layers.size());
@@ -321,9 +368,8 @@ void Weights::check_names(const Checkpoint& checkpoint) const {
 }
 
 void Weights::check(const ModelConfig& config, Device& device, const Checkpoint& checkpoint) {
-  Arena plan;
   Weights weights(config);
-  weights.lay_out(plan, device);
+  weights.lay_out_plan(device, ExpertPlace::kDevice);
   weights.check_names(checkpoint);
 }
 

@@ -16,6 +16,7 @@
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "io/model_directory.h"
+#include "model/experts/expert_layer.h"
 #include "model/model_config.h"
 #include "model/weight_layout.h"
 #include "ops/matmul/matmul.h"
@@ -30,13 +31,29 @@ struct LayerWeights {
   WeightsOf<Mlp> mlp;
 };
 
+// The memory of experts' weights; all others are in device memory.
+enum class ExpertPlace { kDevice, kPinned };
+
 class Weights {
  public:
-  // Takes the device memory. Contents are undefined until `load` or `fill_dummy` returns.
-  Weights(const ModelConfig& config, Device& device);
+  // Takes the memory. Contents are undefined until `load` or `fill_dummy` returns. `on_progress`
+  // reports the bytes that are pinned. Errors: kDoesNotFit; those that on_progress throws.
+  Weights(const ModelConfig& config, Device& device, ExpertPlace place = ExpertPlace::kDevice,
+          const AllocationProgress& on_progress = nullptr);
 
-  // Bytes of device memory that the constructor takes.
-  static size_t device_bytes(const ModelConfig& config, Device& device);
+  // Bytes of memory that the constructor takes.
+  struct MemoryBytes {
+    size_t device = 0;
+    size_t pinned = 0;
+  };
+  static MemoryBytes memory_bytes(const ModelConfig& config, Device& device, ExpertPlace place);
+  // The bytes with experts in pinned memory, and the layers with experts, without their memory.
+  // With experts on the device it takes the sum of both.
+  struct Plan {
+    MemoryBytes bytes;
+    std::vector<ExpertLayer> experts;
+  };
+  static Plan plan(const ModelConfig& config, Device& device);
 
   // Bytes of all tensors in their formats, scales included; device memory takes more (packing, head
   // padding). `active` are those that one row needs, of the experts those that it chooses.
@@ -68,13 +85,17 @@ class Weights {
   // All tensors that are read, in the order of loading.
   std::span<const WeightSource> sources() const { return sources_; }
 
+  // The layers with experts.
+  std::vector<ExpertLayer> experts() const;
   const LayerWeights& layer(LayerId id) const { return layers_[static_cast<size_t>(id.value)]; }
   const PackedWeight& embedding() const { return embedding_; }
   const PackedWeight& lm_head() const { return lm_head_; }  // the embedding when they are tied
   const TensorView& final_norm() const { return final_norm_; }
 
  private:
-  void lay_out(Arena& arena, Device& device);
+  void lay_out(Arena& arena, Arena& expert_arena, Device& device);
+  // With arenas without memory, which count.
+  MemoryBytes lay_out_plan(Device& device, ExpertPlace place);
   void lay_out_layer(WeightLayout& layout, int32_t index);
   explicit Weights(const ModelConfig& config) : config_(config) {}  // for planning
   void check_names(const Checkpoint& checkpoint) const;
@@ -82,7 +103,8 @@ class Weights {
   uint64_t checkpoint_bytes(const Checkpoint& checkpoint) const;
 
   ModelConfig config_;
-  Buffer memory_;  // all views below point into it
+  Buffer memory_;         // all views below point into these two
+  Buffer expert_memory_;  // pinned; empty if experts are on the device
   std::vector<LayerWeights> layers_;
   PackedWeight embedding_;
   PackedWeight lm_head_;

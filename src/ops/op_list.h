@@ -7,6 +7,7 @@
 #include "ops/attention/attention.h"
 #include "ops/delta/delta.h"
 #include "ops/experts/experts.h"
+#include "ops/experts/fetch_experts.h"
 #include "ops/matmul/matmul.h"
 #include "ops/pages/copy_blocks.h"
 #include "ops/pages/gather_pages.h"
@@ -39,7 +40,8 @@
 // Mixtures of experts.
 #define SLUICE_EXPERT_OPS(OP)         \
   OP(route_experts, RouteExpertsArgs) \
-  OP(expert_mlp, ExpertMlpArgs)
+  OP(expert_mlp, ExpertMlpArgs)       \
+  OP(fetch_experts, FetchExpertsArgs)
 
 // Layers of the gated delta rule, and the gate of the attention between them.
 #define SLUICE_DELTA_OPS(OP)    \

@@ -73,6 +73,15 @@ nlohmann::ordered_json store_json(const std::optional<KvStoreObservations>& stor
       {"blocks_skipped", store->num_blocks_skipped}, {"bad_files", store->num_bad_files}};
 }
 
+// null if experts are on the device.
+nlohmann::ordered_json experts_json(const std::optional<ExpertObservations>& experts) {
+  if (!experts) return nullptr;
+  return {{"hits", experts->num_hits},
+          {"misses", experts->num_misses},
+          {"fetched_bytes", experts->fetched_bytes},
+          {"streamed_bytes", experts->streamed_bytes}};
+}
+
 }  // namespace
 
 double tokens_per_verify(const SpeculationCounts& counts) {
@@ -98,7 +107,8 @@ nlohmann::ordered_json observations_json(const Observations& observations) {
           {"draft", phase_json(observations.draft)},
           {"speculation", speculation_json(observations.speculation)},
           {"captured_mass", layers_json(observations.captured_mass)},
-          {"kv_store", store_json(observations.kv_store)}};
+          {"kv_store", store_json(observations.kv_store)},
+          {"experts", experts_json(observations.experts)}};
 }
 
 nlohmann::ordered_json request_mass_json(const RequestOutput& output) {

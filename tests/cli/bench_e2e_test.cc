@@ -42,6 +42,21 @@ TEST(BenchFromOutside, DecodeCountsStepsOfDrafts) {
   EXPECT_NEAR(plain - speculative, 0.75 * (256 + 33 / 2.0) * 3072, 1);
 }
 
+// One token that comes again finds its experts, in 4 of 8 places; random ones find some.
+TEST(BenchFromOutside, DecodeSaysHowManyExpertsWereFound) {
+  const auto share_found = [](const char* reuse) {
+    const auto model = testing::source_dir() / "tests/golden/models/qwen3moe-experts8-pair";
+    const Json json = json_of({"bench", "decode", model, "--device", "cpu", "--prompt-lengths",
+                               "64", "-n", "40", "--repeats", "2", "--weights-offload", "experts",
+                               "--experts-device-bytes", "120K", "--expert-reuse", reuse});
+    return json.at("results")[0].at("experts_found").get<double>();
+  };
+  const double random = share_found("0");
+  const double same = share_found("1");
+  EXPECT_LT(random, 0.8);
+  EXPECT_GT(same, random);
+}
+
 // Bytes must match the formulas of docs/offload.md, shares the rates in the same row.
 TEST(BenchFromOutside, OffloadCountsWhatMovesAndComparesWithResident) {
   const Json json =

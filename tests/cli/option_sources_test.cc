@@ -161,6 +161,7 @@ TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
       "cli/bench/kv_run.cc max_num_batched_tokens",
       "cli/bench/kv_run.cc kv.host_bytes",
       "lab/overlap.cc max_model_len",
+      "cli/inspect.cc weights_offload",
       // The options given, for each policy of a list (policy_list.h).
       "eval/grid.cc sparse",
       "lab/sparse.cc sparse",

@@ -41,6 +41,8 @@ inline const std::map<std::string, std::vector<Witness>> kWitnesses = {
       {{"--prefill-chunk-tokens", "128"}},
       {{"--gpu-memory-utilization", "0.5"}},
       {{"--enforce-eager"}},
+      {{"--weights-offload", "experts"}},
+      {{"--experts-device-bytes", "1M"}},
       {{"--kv-cache-dtype", "fp8"}},
       {{"--block-size", "64"}}}},
     {"sequences", {{{"--max-num-seqs", "3"}}}},

@@ -11,6 +11,7 @@
 #include "cli/options/option_groups.h"
 #include "cli/options/option_rows.h"
 #include "core/error.h"
+#include "text/value_parsers.h"
 
 namespace sluice::cli {
 namespace {
@@ -51,6 +52,12 @@ void declare(OptionSet& set, BenchDecodeCommand* bench) {
   bench->repeats = 5;
   set.group("Work");
   set.tokens("-n,--output-tokens", "tokens to generate (32)", &bench->output_tokens, 2, kMaxInt32);
+  set.value("--expert-reuse", "SHARE",
+            "of steps that decode the same token, whose experts are those of the step before; the "
+            "others decode random ones",
+            [=](std::string_view source, std::string_view value) {
+              bench->expert_reuse = parse_number(source, value, {.min = 0, .max = 1});
+            });
   declare_bench(set, bench);
 }
 

@@ -165,7 +165,11 @@ struct BenchCommand {
   bool json = false;
   bool gpu_lock = false;
 };
-struct BenchDecodeCommand : BenchCommand {};
+struct BenchDecodeCommand : BenchCommand {
+  // Share of steps that decode one and the same token; the others decode random ones. Empty: the
+  // likeliest tokens, which random weights repeat as they like.
+  std::optional<double> expert_reuse;
+};
 struct BenchPrefillCommand : BenchCommand {};
 
 // `sluice bench throughput`: all requests are queued at once.

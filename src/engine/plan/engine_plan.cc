@@ -9,6 +9,7 @@
 #include "attention/head_profile.h"
 #include "attention/policy_names.h"
 #include "core/error.h"
+#include "engine/plan/expert_choice.h"
 #include "engine/plan/hot_page_choice.h"
 #include "engine/plan/hybrid_options.h"
 #include "engine/plan/kv_layout_choice.h"
@@ -139,6 +140,14 @@ size_t device_bytes_left(const PlanInput& input, const EnginePlan& plan) {
   return budget - std::min(budget, taken.device_used_bytes());
 }
 
+// `plan` with the ring and the cache of experts, if they are in host memory. What is chosen after
+// it gets the rest.
+EnginePlan with_experts(const PlanInput& input, EnginePlan plan) {
+  plan.experts = choose_ring(input);
+  plan.experts.num_places = choose_places(input, device_bytes_left(input, plan));
+  return plan;
+}
+
 // KV of max_num_seqs of the longest requests, since more could never be used; at most `cap`, or one
 // of them where the input says so.
 size_t wanted_kv_bytes(const PlanInput& input, size_t cap, const EnginePlan& plan) {
@@ -150,6 +159,7 @@ size_t wanted_kv_bytes(const PlanInput& input, size_t cap, const EnginePlan& pla
 
 // The last step: what all of it takes, and whether it fits.
 EnginePlan finish_plan(const PlanInput& input, EnginePlan plan) {
+  plan.experts.num_places = grow_places(input, plan.experts, device_bytes_left(input, plan));
   const int64_t asked_chunk = input.options.prefill_chunk_tokens.value_or(0);
   const int64_t chunk = plan.passes.scheduler.prefill_chunk_tokens;
   if (asked_chunk > 0 && chunk != asked_chunk) {
@@ -190,6 +200,7 @@ EnginePlan plan_resident(const PlanInput& input) {
   EnginePlan plan = begin_plan(input, KvOffload::kOff);
   plan.passes = choose_passes(input, plan, plan.max_model_len);
   plan.policies = limits_of_policies(input, plan);
+  plan = with_experts(input, std::move(plan));
   plan.num_blocks = choose_num_blocks(input, plan);
   return finish_plan(input, std::move(plan));
 }
@@ -293,6 +304,7 @@ EnginePlan plan_with_tier(const PlanInput& input, KvOffload kv_offload, size_t h
   plan.passes = choose_passes(input, plan, std::clamp<int64_t>(capacity, 1, plan.max_model_len));
   plan.policies = limits_of_policies(input, plan);
   plan.offloaded = choose_offloaded(input, plan);
+  plan = with_experts(input, std::move(plan));
   return finish_plan(input, with_residents(input, std::move(plan)));
 }
 
@@ -327,37 +339,6 @@ EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
 EnginePlan plan_mode(const PlanInput& input) {
   const KvOffload mode = input.options.kv.offload;
   return mode == KvOffload::kOff ? plan_resident(input) : plan_offloaded(input, mode);
-}
-
-// Slots much smaller than the default's make very many small transfers, each with its own events.
-void warn_of_tiny_slots(const PlanTraits& traits, EnginePlan& plan) {
-  constexpr int32_t kSensibleShare = 8;
-  const int32_t usual = traits.slot_tokens;
-  const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  const int32_t slot_blocks = plan.offloaded.sizes.slot_blocks;
-  const int32_t slot_tokens = slot_blocks * block_tokens;
-  const bool is_whole_sequence = slot_blocks >= plan.passes.limits.max_blocks_per_seq;
-  if (slot_tokens >= usual / kSensibleShare || is_whole_sequence) return;
-  plan.memory.warnings.push_back(fmt::format(
-      "slots of {} tokens (kv_slot_blocks {}, block_size {}) make very many small transfers; "
-      "--kv-slot-blocks {} makes slots of the usual {} tokens",
-      slot_tokens, slot_blocks, block_tokens, usual / block_tokens, usual));
-}
-
-// Options of offloaded KV that were given in vain, since `auto` found room on the device. A warning
-// and no error: the same line has to start where memory is short.
-void warn_of_unused_offload(const EngineOptions& options, EnginePlan& plan) {
-  if (options.kv.offload != KvOffload::kAuto || offloads(plan)) return;
-  std::string names;
-  for (const auto& row : kKvOffloadRows) {
-    if (row.facts.name == "kv_offload" || row.get(options.kv) == row.get({})) continue;
-    names += (names.empty() ? "" : ", ") + std::string(row.facts.name);
-  }
-  if (names.empty()) return;
-  plan.memory.warnings.push_back(
-      fmt::format("{}: no effect, since all KV fits on the device and --kv-offload auto left it "
-                  "there; --kv-offload chunked or layerwise uses it",
-                  names));
 }
 
 }  // namespace
@@ -396,17 +377,18 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
       std::min(plan_traits(device.kind()).default_kv_bytes, host.total_bytes / kStateShare);
   const EngineOptions options =
       settle_hybrid_options(options_of_rank(given), config, state_bytes, state_notes);
-  const size_t weight_bytes = Weights::device_bytes(config, device);
+  const Weights::Plan weights = Weights::plan(config, device);
+  check_expert_options(options, weights);
   const MakePlan make = [&](const EngineOptions& changed) {
     return plan_mode({.options = changed,
                       .config = config,
                       .device = device,
                       .policies = policies,
                       .host = host,
-                      .weight_bytes = weight_bytes,
+                      .weights = weights,
                       .for_longest = options.kv.offload == KvOffload::kAuto});
   };
-  EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
+  EnginePlan plan = search_with_experts(options, choose_max_model_len(options, config), make);
   plan.num_ranks = num_ranks;
   if (num_ranks > 1) {
     const DecodeWork work{.weight_bytes = Weights::stored_bytes(model, device).active,
@@ -416,7 +398,7 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
   check_method(options, policies, plan.kv_layout.block);
   settle_prefix_caching(options, config.states(), plan);
   plan.memory.notes.insert(plan.memory.notes.end(), state_notes.begin(), state_notes.end());
-  warn_of_unused_offload(options, plan);
+  warn_of_unused_offload(options, offloads(plan), plan.memory.warnings);
   if (offloads(plan)) {
     warn_of_tiny_slots(plan_traits(device.kind()), plan);
     const TransferChoice transfers = choose_transfers(options, device);
@@ -425,7 +407,9 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
     std::vector<std::string>& notes = plan.memory.notes;
     notes.insert(notes.end(), transfers.notes.begin(), transfers.notes.end());
   }
-  plan_stalls(options, config, stall_rates(options, device), plan);
+  const StallRates rates = stall_rates(options, device);
+  note_experts(weights.experts, rates.link_bytes_per_second, plan);
+  plan_stalls(options, config, rates, plan);
   plan.memory.kv_cache_dtype = kv_element_name(plan.kv_layout.block.element);
   plan.memory.kv_offload = kv_offload_name(plan.kv_offload);
   add_policy_note(options, policies, plan);

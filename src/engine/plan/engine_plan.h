@@ -13,6 +13,7 @@
 #include "device/host/host_memory.h"
 #include "engine/plan/pass_sizes.h"
 #include "kv/kv_layout.h"
+#include "model/experts/host_experts.h"
 #include "model/model_config.h"
 #include "ops/op_needs.h"
 #include "sluice/engine_options.h"
@@ -30,6 +31,7 @@ struct EnginePlan {
   int64_t max_model_len = 0;  // longest request
   bool caches_prefixes = true;
   SnapshotSizes snapshots;  // of the states of hybrid models
+  HostExpertSizes experts;  // of mixtures whose experts are in host memory
   PassSizes passes;
   OffloadedLimits offloaded;         // when KV is offloaded
   double link_bytes_per_second = 0;  // to the device, measured by sluice doctor; 0: it was not

@@ -4,6 +4,7 @@
 #include "attention/block_summaries.h"
 #include "attention/pool_port.h"
 #include "device/collectives.h"
+#include "engine/plan/expert_choice.h"
 #include "engine/runner.h"
 #include "engine/sampling/adjustment_arrays.h"
 #include "engine/sampling/token_masks.h"
@@ -31,11 +32,24 @@ class EntryList {
   std::vector<MemoryPlanEntry> entries_;
 };
 
+// With experts in host memory, what of them flows through the device.
+void add_weights(const PlanInput& input, const EnginePlan& plan, EntryList& list) {
+  const bool on_host = plan.experts.on_host();
+  const Weights::MemoryBytes& weights = input.weights.bytes;
+  list.add("weights", "device", weights.device + (on_host ? 0 : weights.pinned));
+  if (!on_host) return;
+  const ExpertBytes bytes = expert_bytes(input, plan.experts);
+  list.add("experts", "pinned", weights.pinned);
+  list.add("expert ring", "device", bytes.ring);
+  list.add("expert cache", "device", bytes.cache);
+  list.add("expert cache", "pinned", bytes.cache_counts);
+}
+
 // What any engine of this model needs, wherever KV is: weights, the buffers of a pass, and what ops
 // and sampling keep.
 void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) {
   const PassSizes& passes = plan.passes;
-  list.add("weights", "device", input.weight_bytes);
+  add_weights(input, plan, list);
   list.add("activations", "device", Decoder::scratch_bytes(input.config, passes.decoder));
   list.add_mirrored(
       "pass arrays",

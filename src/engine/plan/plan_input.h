@@ -8,6 +8,7 @@
 #include "device/host/host_memory.h"
 #include "engine/plan/plan_traits.h"
 #include "model/model_config.h"
+#include "model/weights.h"
 #include "sluice/engine_options.h"
 
 namespace sluice {
@@ -18,7 +19,7 @@ struct PlanInput {
   Device& device;
   const PolicyPair& policies;
   const HostMemory& host;
-  size_t weight_bytes = 0;  // on the device; once for all plans of a search, since models have many
+  const Weights::Plan& weights;  // once for all plans of a search: models have many tensors
   // The KV cache has room for one longest request, even past the default's cap. Set for "auto".
   bool for_longest = false;
 

@@ -156,7 +156,7 @@ class RemedySearch {
     return remedy;
   }
 
-  // Another offload mode, else a larger share of the device's memory.
+  // Another offload mode, experts in host memory, else a larger share of the device's memory.
   std::optional<Remedy> try_modes() const {
     for (const KvOffload mode : kModesToTry) {
       EngineOptions changed = options_;
@@ -164,6 +164,11 @@ class RemedySearch {
       if (mode != options_.kv.offload && plan_of(changed)) {
         return Remedy{"--kv-offload", kv_offload_name(mode)};
       }
+    }
+    if (options_.weights_offload != WeightsOffload::kExperts) {
+      EngineOptions changed = options_;
+      changed.weights_offload = WeightsOffload::kExperts;
+      if (plan_of(changed)) return Remedy{"--weights-offload", "experts"};
     }
     for (const double share : {0.95, 0.98}) {
       EngineOptions changed = options_;
@@ -305,6 +310,25 @@ EnginePlan search_plan(const EngineOptions& options, int64_t asked_len, const Ma
   EnginePlan plan = make(options);
   add_remedy(options, make, plan);
   return plan;
+}
+
+EnginePlan search_with_experts(const EngineOptions& options, int64_t asked_len,
+                               const MakePlan& make) {
+  EnginePlan plan = search_plan(options, asked_len, make);
+  const bool is_auto = options.weights_offload == WeightsOffload::kAuto;
+  if (plan.memory.fits && is_auto && options.experts_device_bytes) {
+    plan.memory.warnings.emplace_back(
+        "experts_device_bytes: no effect, since all experts fit on the device and "
+        "--weights-offload auto left them there; --weights-offload experts uses it");
+  }
+  if (plan.memory.fits || !is_auto) return plan;
+  EngineOptions changed = options;
+  changed.weights_offload = WeightsOffload::kExperts;
+  EnginePlan offloaded = search_plan(changed, asked_len, make);
+  if (!offloaded.memory.fits || !offloaded.experts.on_host()) return plan;
+  offloaded.memory.warnings.emplace_back(
+      "weights_offload is experts: they do not fit the device beside all else");
+  return offloaded;
 }
 
 }  // namespace sluice

@@ -13,7 +13,8 @@
 
 namespace sluice {
 
-// Plans options whose kv_offload is not "auto". Errors: kInvalidArgument, as make_engine_plan.
+// Plans options whose kv_offload is not "auto"; a weights_offload of "auto" is "off". Errors:
+// kInvalidArgument, as make_engine_plan.
 using MakePlan = std::function<EnginePlan(const EngineOptions&)>;
 
 // The plan of `options`. With "auto": the first of off, layerwise and chunked that fits and reaches
@@ -21,5 +22,9 @@ using MakePlan = std::function<EnginePlan(const EngineOptions&)>;
 // every plan shortens the length, the one that shortens it least, up to small differences. A plan
 // that does not fit has a remedy.
 EnginePlan search_plan(const EngineOptions& options, int64_t asked_len, const MakePlan& make);
+
+// The same; with weights_offload "auto" a plan with experts in host memory if only such a one fits.
+EnginePlan search_with_experts(const EngineOptions& options, int64_t asked_len,
+                               const MakePlan& make);
 
 }  // namespace sluice

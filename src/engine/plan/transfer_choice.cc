@@ -50,4 +50,36 @@ TransferChoice choose_transfers(const EngineOptions& options, const Device& devi
   return choice;
 }
 
+// Slots much smaller than the default's make very many small transfers, each with its own events.
+void warn_of_tiny_slots(const PlanTraits& traits, EnginePlan& plan) {
+  constexpr int32_t kSensibleShare = 8;
+  const int32_t usual = traits.slot_tokens;
+  const int32_t block_tokens = plan.kv_layout.block.block_tokens;
+  const int32_t slot_blocks = plan.offloaded.sizes.slot_blocks;
+  const int32_t slot_tokens = slot_blocks * block_tokens;
+  const bool is_whole_sequence = slot_blocks >= plan.passes.limits.max_blocks_per_seq;
+  if (slot_tokens >= usual / kSensibleShare || is_whole_sequence) return;
+  plan.memory.warnings.push_back(fmt::format(
+      "slots of {} tokens (kv_slot_blocks {}, block_size {}) make very many small transfers; "
+      "--kv-slot-blocks {} makes slots of the usual {} tokens",
+      slot_tokens, slot_blocks, block_tokens, usual / block_tokens, usual));
+}
+
+// Options of offloaded KV that were given in vain, since `auto` found room on the device. A warning
+// and no error: the same line has to start where memory is short.
+void warn_of_unused_offload(const EngineOptions& options, bool is_offloaded,
+                            std::vector<std::string>& warnings) {
+  if (options.kv.offload != KvOffload::kAuto || is_offloaded) return;
+  std::string names;
+  for (const auto& row : kKvOffloadRows) {
+    if (row.facts.name == "kv_offload" || row.get(options.kv) == row.get({})) continue;
+    names += (names.empty() ? "" : ", ") + std::string(row.facts.name);
+  }
+  if (names.empty()) return;
+  warnings.push_back(
+      fmt::format("{}: no effect, since all KV fits on the device and --kv-offload auto left it "
+                  "there; --kv-offload chunked or layerwise uses it",
+                  names));
+}
+
 }  // namespace sluice

@@ -11,6 +11,19 @@
 #include "ops/sample.h"
 
 namespace sluice {
+namespace {
+
+// Tells how much of a long allocation is pinned. REQUIRES: `on_progress` outlives the result.
+AllocationProgress report_pinning(const Rank::OnProgress& on_progress) {
+  return [&on_progress](size_t done, size_t total) {
+    if (!on_progress) return;
+    on_progress({.stage = LoadProgress::Stage::kPinning,
+                 .share = static_cast<double>(done) / static_cast<double>(total),
+                 .total_bytes = total});
+  };
+}
+
+}  // namespace
 
 Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies, const Front& front,
            const EngineOptions& options, const OnProgress& on_progress, const RankSeat& seat)
@@ -22,7 +35,7 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   compute_ = device_->make_stream(
       {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
   prepare_ops(*compute_, op_needs(config_, plan));
-  weights_ = std::make_unique<Weights>(config_, *device_);
+  allocate_weights(on_progress);
   policies_ = std::move(policies);
   allocate_kv(on_progress);
   allocate_states();
@@ -34,6 +47,7 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   }
   decoder_ = std::make_unique<Decoder>(config_, *weights_, plan.passes.decoder, *device_, *compute_,
                                        collectives_.get());
+  if (host_experts_) decoder_->use_host_experts(*host_experts_);
   runner_ =
       std::make_unique<Runner>(Runner::Parts{.device = *device_,
                                              .compute = *compute_,
@@ -48,15 +62,17 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
                                plan.passes.limits);
 }
 
+void Rank::allocate_weights(const OnProgress& on_progress) {
+  const HostExpertSizes& sizes = front_.plan().experts;
+  const ExpertPlace place = sizes.on_host() ? ExpertPlace::kPinned : ExpertPlace::kDevice;
+  weights_ = std::make_unique<Weights>(config_, *device_, place, report_pinning(on_progress));
+  if (!sizes.on_host()) return;
+  host_experts_ = std::make_unique<HostExperts>(*device_, *compute_, weights_->experts(), sizes);
+}
+
 void Rank::allocate_kv(const OnProgress& on_progress) {
-  const auto on_pinned = [&](size_t done, size_t total) {
-    if (!on_progress) return;
-    on_progress({.stage = LoadProgress::Stage::kPinning,
-                 .share = static_cast<double>(done) / static_cast<double>(total),
-                 .total_bytes = total});
-  };
-  residency_ =
-      make_residency(*policies_, *device_, *compute_, residency_sizes(front_.plan()), on_pinned);
+  residency_ = make_residency(*policies_, *device_, *compute_, residency_sizes(front_.plan()),
+                              report_pinning(on_progress));
 }
 
 void Rank::allocate_states() {

@@ -79,10 +79,13 @@ class Rank {
   Residency& residency() const { return *residency_; }
   // Of a model with states, else null.
   StatePool* states() const { return states_.get(); }
+  // Of a model whose experts are in host memory, else null.
+  HostExperts* host_experts() const { return host_experts_.get(); }
   // Who is told what happens to KV.
   KvFollower& follower() const;
 
  private:
+  void allocate_weights(const OnProgress& on_progress);
   void allocate_kv(const OnProgress& on_progress);
   void allocate_states();
 
@@ -95,6 +98,7 @@ class Rank {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Weights> weights_;
+  std::unique_ptr<HostExperts> host_experts_;  // null: experts are on the device
   std::unique_ptr<PolicyPair> policies_;
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<StatePool> states_;  // of a model with states, else null; and so is the next

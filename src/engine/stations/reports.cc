@@ -5,6 +5,21 @@
 #include <fmt/ranges.h>
 
 namespace sluice {
+namespace {
+
+// Empty without experts in host memory. Waits for compute.
+std::optional<ExpertObservations> observe_experts(const HostExperts* experts) {
+  if (experts == nullptr) return std::nullopt;
+  ExpertObservations result{.streamed_bytes = experts->ring().loaded_bytes()};
+  if (experts->cache() == nullptr) return result;
+  const ExpertCounts counts = experts->cache()->read_counts();
+  result.num_hits = counts.num_hits;
+  result.num_misses = counts.num_misses;
+  result.fetched_bytes = counts.num_bytes;
+  return result;
+}
+
+}  // namespace
 
 TraceSink* Recorders::sink() const {
   if (ring) return ring.get();
@@ -41,6 +56,7 @@ Observations Reports::observations() const {
   observations.kv_offload = kv_offload_name(stations_.front.plan().kv_offload);
   observations.device_peak_bytes = device.peak_allocated_bytes(MemoryKind::kDevice);
   observations.pinned_peak_bytes = device.peak_allocated_bytes(MemoryKind::kPinned);
+  observations.experts = observe_experts(stations_.rank.host_experts());
   observations.speculation = stations_.drafts.counts().value_or(SpeculationCounts());
   if (!stations_.kv.store().exists()) return observations;
   EngineStats of_store;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "model/experts/host_experts.h"
 #include "ops/rows/activation.h"
 
 namespace sluice {
@@ -22,13 +23,15 @@ struct MixtureScratch {
   TensorView shared_gate;     // f32 [num_rows, 1]
 };
 
-MixtureScratch cut_mixture(Arena& arena, const ExpertMlp& mlp, int64_t num_rows, int64_t hidden) {
+// num_sources: experts, or places of a cache of them, at most as many.
+MixtureScratch cut_mixture(Arena& arena, const ExpertMlp& mlp, int64_t num_rows, int64_t hidden,
+                           int64_t num_sources) {
   MixtureScratch scratch{.scores = arena.tensor(DType::kF32, {num_rows, mlp.num_experts}),
                          .experts = arena.tensor(DType::kI32, {num_rows, mlp.num_chosen}),
                          .shares = arena.tensor(DType::kF32, {num_rows, mlp.num_chosen}),
                          .mlp = cut_expert_scratch(arena, {.num_rows = num_rows,
                                                            .num_slots = mlp.num_chosen,
-                                                           .num_experts = mlp.num_experts,
+                                                           .num_experts = num_sources,
                                                            .hidden = hidden,
                                                            .intermediate = mlp.intermediate_size}),
                          .shared_gate_up = {},
@@ -130,17 +133,20 @@ void ExpertMlp::lay_out_shared(WeightLayout& layout, const std::string& prefix, 
 
 size_t ExpertMlp::scratch_bytes(int64_t num_rows, int64_t hidden) const {
   Arena plan;
-  cut_mixture(plan, *this, std::min(num_rows, rows_at_once), hidden);
+  cut_mixture(plan, *this, std::min(num_rows, rows_at_once), hidden, num_experts);
   return plan.used_bytes();
 }
 
 // Parts reuse one scratch, since the stream runs them one after the other.
 void ExpertMlp::enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
-  for (int64_t begin = 0; begin < tile.count; begin += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, tile.count - begin);
+  const int64_t num_sources = call.experts ? call.experts->num_sources(call.layer) : num_experts;
+  const int64_t most_rows =
+      call.experts ? std::min(rows_at_once, call.experts->rows_at_once()) : rows_at_once;
+  for (int64_t begin = 0; begin < tile.count; begin += most_rows) {
+    const int64_t count = std::min(most_rows, tile.count - begin);
     const TensorView x = tile.x.rows(begin, count);
     Arena arena = tile.scratch;
-    const MixtureScratch scratch = cut_mixture(arena, *this, count, x.dim(1));
+    const MixtureScratch scratch = cut_mixture(arena, *this, count, x.dim(1), num_sources);
     matmul(call.stream, {.x = x, .weight = weights.router, .bias = {}, .out = scratch.scores});
     route_experts(call.stream, {.scores = scratch.scores,
                                 .experts = scratch.experts,
@@ -149,11 +155,14 @@ void ExpertMlp::enqueue(const LayerCall& call, const RowTile& tile, const Weight
     call.tap("router", tile.begin + begin, scratch.scores);
     call.tap("experts", tile.begin + begin, scratch.experts);
     if (shared_size > 0) enqueue_shared(call.stream, x, weights, scratch);
+    const ExpertSource source = call.experts
+                                    ? call.experts->provide(call.layer, scratch.experts)
+                                    : ExpertSource{scratch.experts, weights.gate_up, weights.down};
     expert_mlp(call.stream, {.x = x,
-                             .experts = scratch.experts,
+                             .experts = source.experts,
                              .shares = scratch.shares,
-                             .gate_up = weights.gate_up,
-                             .down = weights.down,
+                             .gate_up = source.gate_up,
+                             .down = source.down,
                              .shared = scratch.shared,
                              .shared_gate = scratch.shared_gate,
                              .scratch = scratch.mlp,

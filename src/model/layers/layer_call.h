@@ -17,6 +17,7 @@
 namespace sluice {
 
 class Executor;
+class HostExperts;
 struct AttentionPass;
 
 // Dual chunk attention in a pass with rows past the first chunk: the angles and the queries of the
@@ -51,6 +52,9 @@ struct LayerCall {
   // Of layers with a state.
   DeltaRows state_rows;  // of the pass: first_row is 0
   DeltaStates states;    // of this layer
+
+  // Of layers with experts: where their weights come from; null: they are on the device.
+  HostExperts* experts = nullptr;
 
   // Captures rows as "layer.I.WHAT" if the sink wants them.
   void tap(const char* what, int64_t row_begin, const TensorView& rows) const;

@@ -68,6 +68,9 @@ struct ExpertSizes {
 };
 ExpertScratch cut_expert_scratch(Arena& arena, const ExpertSizes& sizes);
 
+// Up to so many rows of a call a row's bits depend on no other row, on every device.
+inline constexpr int64_t kIndependentExpertRows = 16;
+
 struct ExpertMlpArgs {
   TensorView x;            // bf16 [m, hidden]
   TensorView experts;      // i32 [m, k], each in [0, num_experts)
@@ -87,7 +90,8 @@ struct ExpertMlpArgs {
 // Types: bf16 in and out, weights of any format of `matmul`; the sum is f32, rounded once.
 // Aliasing: `out` and the scratch overlap nothing.
 // Order: enqueue only; experts are read when the stream reaches the op. Each pair has a place of
-// its own, so a row's bits do not depend on other rows; on CUDA as long as there are up to 16.
+// its own, so a row's bits do not depend on other rows; on CUDA as long as there are up to
+// kIndependentExpertRows.
 // Errors: those of `matmul`; on CUDA kUnsupported, thrown by the call, for sizes that are no
 // multiples of 8; an expert that is not there is a failed check, on a
 // CPU. Source: Shazeer 2017, arXiv 1701.06538, equation 1.

@@ -98,7 +98,7 @@ void try_mode(const std::string& mode, std::array<Tally, kNumWaitKinds>* tallies
 TEST(OffloadWaitsOnGpu, EveryKindOfWaitIsMissed) {
   if (testing::testing_cpu()) GTEST_SKIP() << "skipped: the CPU device has ThreadSanitizer";
   std::array<Tally, kNumWaitKinds> tallies{};
-  for (const char* mode : {"chunked", "layerwise", "gather", "hot", "speculative"}) {
+  for (const char* mode : {"chunked", "layerwise", "gather", "hot", "speculative", "experts"}) {
     try_mode(mode, &tallies);
   }
   std::printf("wait        tried  missed\n");

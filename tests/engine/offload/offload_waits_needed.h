@@ -117,6 +117,9 @@ inline std::vector<NeededWaits> needed_waits(std::string_view mode) {
             {WaitKind::kSelected, 0, 1},     {WaitKind::kSelected, 60, 61},
             {WaitKind::kSelected, 120, 120}, {WaitKind::kSelected, 179, 179}};
   }
+  // Loads of the run with experts: of three layers and two slots, 0-1 when the first pass begins,
+  // then one after each layer of a pass.
+  if (mode == "experts") return {{WaitKind::kFilled, 0, 23}, {WaitKind::kDrained, 2, 25}};
   SLUICE_CHECK(false, "no mode '{}'", mode);
   return {};
 }

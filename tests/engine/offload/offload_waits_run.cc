@@ -13,6 +13,7 @@ namespace sluice::testing {
 namespace {
 
 constexpr const char* kModel = "qwen3-group2-tied";
+constexpr const char* kExpertModel = "qwen3moe-experts8-pair";  // in three of four layers
 
 // The sequences run one after the other. The first takes three chunks. The short ones end when
 // their tail is flushed, so that only the wait protects the tail from its next use. One ends by a
@@ -46,6 +47,11 @@ std::vector<Job> make_few_jobs() {
   return jobs;
 }
 
+// Chunks, decode steps of one and of two rows, and a pass that is not the last before an end.
+std::vector<Job> make_expert_jobs() {
+  return {{random_tokens(100, 1), sampled(6, 1)}, {random_tokens(20, 2), sampled(4, 2)}};
+}
+
 bool is_short(const std::string& mode) { return mode == "hot" || mode == "speculative"; }
 
 bool gathers(const std::string& mode) {
@@ -69,7 +75,18 @@ EngineOptions base_options(const std::string& mode) {
   return options;
 }
 
+EngineOptions with_experts_on_host() {
+  EngineOptions options = testing::tiny_options(kExpertModel);
+  options.kv.offload = KvOffload::kOff;
+  options.weights_offload = WeightsOffload::kExperts;
+  options.experts_device_bytes = 0;
+  options.enforce_eager = true;
+  options.prefill_chunk_tokens = 64;
+  return options;
+}
+
 EngineOptions offloaded(const std::string& mode) {
+  if (mode == "experts") return with_experts_on_host();
   EngineOptions options = base_options(mode);
   options.kv.offload = mode == "layerwise" ? KvOffload::kLayerwise : KvOffload::kChunked;
   options.kv.num_slots = 2;
@@ -111,6 +128,7 @@ std::vector<RequestOutput> run_visited(LlmEngine& engine) {
 
 std::vector<RequestOutput> run_jobs_of(const std::string& mode, LlmEngine& engine) {
   if (mode == "replay") return run_visited(engine);
+  if (mode == "experts") return run_jobs(engine, make_expert_jobs());
   if (is_short(mode)) return run_jobs(engine, make_few_jobs());
   return run_jobs(engine, mode == "scored" ? make_scored_jobs() : make_jobs());
 }
@@ -121,13 +139,16 @@ WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_p
   const auto adjust_plan = [&](EnginePlan& plan) {
     if (mode == "replay") forced_graphs(offloaded(mode))(plan);
     plan.offloaded.sizes.skipped_wait = skipped;
+    plan.experts.skipped_wait = skipped;
   };
   LlmEngine engine(
       offloaded(mode),
       {.device = std::move(device), .policies = policies_of(mode), .adjust_plan = adjust_plan});
   WaitsRun run{.outputs = run_jobs_of(mode, engine)};
   for (size_t kind = 0; kind < kNumWaitKinds; ++kind) {
-    run.num_waits[kind] = testing::offload_of(engine).num_waits(static_cast<WaitKind>(kind));
+    const auto of_kind = static_cast<WaitKind>(kind);
+    run.num_waits[kind] = mode == "experts" ? engine.host_experts()->ring().num_waits(of_kind)
+                                            : testing::offload_of(engine).num_waits(of_kind);
   }
   return run;
 }
@@ -137,6 +158,8 @@ std::vector<RequestOutput> run_resident(const std::string& mode) {
       offloaded(mode);  // the same options, so that passes have the same heights on a GPU
   options.kv.offload = KvOffload::kOff;
   options.kv.device_bytes.reset();
+  options.weights_offload = WeightsOffload::kOff;
+  options.experts_device_bytes.reset();
   LlmEngine engine(options, {.device = make_test_device(), .policies = policies_of(mode)});
   return run_jobs_of(mode, engine);
 }

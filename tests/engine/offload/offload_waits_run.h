@@ -27,6 +27,7 @@ struct WaitsRun {
 //   hot                 gather with hot pages in place of slots
 //   speculative         gathers draft; the pass that verifies streams, and its loads begin beside
 //                       the last draft
+//   experts             KV stays on the device, and layers of experts flow
 //   scored              chunked, and a prefill policy scores the keys of the history before it is
 //                       attended to (CPU only, as the policy)
 // Errors: any that an engine with a race may throw.

@@ -1,4 +1,5 @@
-// Every wait of the offload engine is needed, or listed below as redundant.
+// Every wait of the offload engine and of the ring of experts is needed, or listed below as
+// redundant.
 //
 // Built in the tsan preset only. Leaves out one wait per run (offload_waits_program.cc) and expects
 // a race report of ThreadSanitizer, or an error from the NaN in a freed slot. The indices of waits
@@ -6,7 +7,8 @@
 // every wait of the ranges below instead of the first of each.
 //
 // Waits whose omission is not detected are redundant, because something else gives the order:
-//   drained     the first load of each slot in a job, unless it was enqueued early: the step before
+//   drained     the first load of each slot in a job, and of experts in the engine, unless it was
+//   enqueued early: the step before
 //               it ended with a host wait for compute, the slot's last reader. For gathers also the
 //               first two of a layer, whose pages compute selected after the slots' last readers;
 //               and compute's own waits, unless the slot's last load was dropped unread
@@ -76,7 +78,8 @@ TEST(OffloadWaits, TheCompleteEngineIsCleanAndMakesTheseWaits) {
       {"replay", "16\n92\n41\n4\n7\n4\n2\n16\n"},
       {"hot", "16\n102\n51\n10\n9\n5\n0\n0\n"},
       {"speculative", "280\n280\n127\n10\n9\n5\n0\n180\n"},
-      {"scored", "46\n46\n46\n14\n10\n2\n0\n0\n"}};
+      {"scored", "46\n46\n46\n14\n10\n2\n0\n0\n"},
+      {"experts", "24\n26\n0\n0\n0\n0\n0\n0\n"}};
   for (const auto& [mode, num_waits] : modes) {
     const testing::WatchedOutcome outcome = run_program(mode);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -97,6 +100,8 @@ TEST(OffloadWaits, EveryNeededOneOfHotPagesIsMissed) { expect_all_caught("hot");
 TEST(OffloadWaits, NeededOnesOfSpeculationAreMissed) { expect_all_caught("speculative"); }
 
 TEST(OffloadWaits, EveryNeededOneOfScoredKeysIsMissed) { expect_all_caught("scored"); }
+
+TEST(OffloadWaits, EveryNeededOneOfExpertsIsMissed) { expect_all_caught("experts"); }
 
 }  // namespace
 }  // namespace sluice

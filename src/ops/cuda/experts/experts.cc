@@ -13,9 +13,6 @@
 namespace sluice::cuda {
 namespace {
 
-// Up to here a row's bits do not depend on other rows, as with products (matmul/skinny.h).
-constexpr int64_t kFewRows = 16;
-
 bool has_vectors(const ExpertMlpArgs& args) {
   const auto is_aligned = [](const void* data) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0;
@@ -118,7 +115,7 @@ void CudaOps::expert_mlp(Stream& on, const ExpertMlpArgs& args) const {
   if (call.num_rows == 0) return;
   CudaStream& stream = as_cuda(on);
   stream.submit("expert_mlp", [&](cudaStream_t) {
-    if (call.num_rows <= kFewRows || !multiplies_sorted_pairs(stream) ||
+    if (call.num_rows <= kIndependentExpertRows || !multiplies_sorted_pairs(stream) ||
         !fits_scratch(stream, args.gate_up) || !fits_scratch(stream, args.down)) {
       return run_each_pair(stream, call);
     }

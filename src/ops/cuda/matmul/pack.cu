@@ -61,9 +61,9 @@ void pack_block_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulSt
     }
   };
   const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
-    check_cuda(cudaMemcpyAsync(dst + offset / sizeof(float), piece, num_bytes,
-                               cudaMemcpyHostToDevice, handle),
-               "cudaMemcpyAsync");
+    check_cuda(
+        cudaMemcpyAsync(dst + offset / sizeof(float), piece, num_bytes, cudaMemcpyDefault, handle),
+        "cudaMemcpyAsync");
   };
   const auto num_scales = static_cast<size_t>(args.scales.dim(0) * layout.row_stride);
   state.staging().run(handle, num_scales * sizeof(float), fetch, enqueue);
@@ -83,8 +83,8 @@ void pack_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& s
       }
     };
     const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
-      check_cuda(cudaMemcpyAsync(dst + offset / sizeof(float), piece, num_bytes,
-                                 cudaMemcpyHostToDevice, handle),
+      check_cuda(cudaMemcpyAsync(dst + offset / sizeof(float), piece, num_bytes, cudaMemcpyDefault,
+                                 handle),
                  "cudaMemcpyAsync");
     };
     const auto num_scales = static_cast<size_t>(args.src.dim(0));
@@ -115,7 +115,7 @@ void CudaOps::pack_weight(Stream& on, const PackWeightArgs& args) const {
       auto* const bf16 = reinterpret_cast<uint16_t*>(target);
       if (dtype == DType::kF32) return launch_convert<float>(handle, piece, bf16, num_bytes);
       if (dtype == DType::kF16) return launch_convert<__half>(handle, piece, bf16, num_bytes);
-      check_cuda(cudaMemcpyAsync(target, piece, num_bytes, cudaMemcpyHostToDevice, handle),
+      check_cuda(cudaMemcpyAsync(target, piece, num_bytes, cudaMemcpyDefault, handle),
                  "cudaMemcpyAsync");
     };
     const auto fetch = [&](size_t offset, std::span<std::byte> piece) {

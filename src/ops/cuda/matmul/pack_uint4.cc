@@ -99,7 +99,7 @@ void pack_values(cudaStream_t handle, const PackWeightArgs& args, const Value* v
                            static_cast<size_t>(args.row_begin) * sizeof(Value);
     const auto enqueue = [&](const std::byte* piece, size_t, size_t) {
       check_cuda(cudaMemcpy2DAsync(dst, pitch, piece, row_bytes, row_bytes,
-                                   static_cast<size_t>(count), cudaMemcpyHostToDevice, handle),
+                                   static_cast<size_t>(count), cudaMemcpyDefault, handle),
                  "cudaMemcpy2DAsync");
     };
     state.staging().run(handle, static_cast<size_t>(count) * row_bytes, fetch, enqueue);
@@ -115,7 +115,7 @@ void pack_uint4(cudaStream_t handle, const PackWeightArgs& args, MatmulState& st
     fetch_rows(args, layout.row_bytes, offset, piece);
   };
   const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
-    check_cuda(cudaMemcpyAsync(dst + offset, piece, num_bytes, cudaMemcpyHostToDevice, handle),
+    check_cuda(cudaMemcpyAsync(dst + offset, piece, num_bytes, cudaMemcpyDefault, handle),
                "cudaMemcpyAsync");
   };
   state.converted();
