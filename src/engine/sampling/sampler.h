@@ -107,7 +107,7 @@ class Sampler {
   Buffer host_memory_;
   Buffer device_memory_;
   std::unique_ptr<Event> computed_;  // the logits of a pass whose rows await their masks
-  bool wants_top_ = false;  // of the pass being described
+  bool wants_top_ = false;           // of the pass being described
   bool wants_suppressed_ = false;
   AdjustmentArrays adjustments_;
   TokenMasks masks_;

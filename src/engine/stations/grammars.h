@@ -49,8 +49,8 @@ class Grammars {
   // The sequence has ended.
   void forget(SequenceId id);
 
-  // Has the masks of all rows made that the pass samples, once it is enqueued: to wake a worker takes
-  // the engine's thread some microseconds, in which the device would have nothing to do.
+  // Has the masks of all rows made that the pass samples, once it is enqueued: waking a worker
+  // takes the engine's thread some microseconds, in which the device would have nothing to do.
   void order_masks(Batch& batch);
   // Cuts the drafts of a sequence before the first one that its grammar does not allow, or that
   // masks which were late do not cover.
