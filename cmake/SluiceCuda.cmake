@@ -24,7 +24,7 @@ if(no_gpu EQUAL 0 AND sluice_gpu MATCHES "^([0-9]+)[.]([0-9])$" AND NOT sluice_g
   set(sluice_architecture ${CMAKE_MATCH_1}${CMAKE_MATCH_2})
 endif()
 set(SLUICE_CUDA_ARCHITECTURES ${sluice_architecture} CACHE STRING
-  "GPUs to build kernels for: a list of 80, 86, 89, 90a")
+  "GPUs to build kernels for: a list of 80, 86, 89, 90a, each also with -real (no PTX)")
 
 # AUTO builds the backend if this machine could run it: a machine that only has the toolkit (such as
 # a build server) needs ON.
@@ -71,6 +71,10 @@ if(SLUICE_CUDA)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_warnings}>"
                       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>"
                       "$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>")
+  # What is handed to others is smaller. The drivers of CUDA 13 read it; older ones may not.
+  if((SLUICE_PYTHON OR SLUICE_STATIC) AND sluice_nvcc_version VERSION_GREATER_EQUAL 13.0)
+    add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>")
+  endif()
   # fmt 9 treats nvcc as a compiler without constexpr, and then does not compile as C++20.
   add_compile_definitions("$<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>")
 endif()

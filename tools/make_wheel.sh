@@ -7,8 +7,8 @@
 #
 # PYTHON: the interpreter (python3). WHEEL_ENV: the environment of the build tools, kept for the
 # next run (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-wheel). SLUICE_CUDA: ON or OFF (OFF).
-# SLUICE_CUDA_ARCHITECTURES: as CMake's (80-real;89;90a: Ampere, Ada, Hopper; what is newer compiles
-# the code of Ada when it first runs).
+# SLUICE_CUDA_ARCHITECTURES: as CMake's (80-real;89;90a-real: Ampere, Ada, Hopper; what is newer
+# compiles the code of Ada when it first runs).
 #
 # Exit status: 75 (EX_TEMPFAIL) and a line that begins with "skipped" if PyPI cannot be reached.
 set -eu
@@ -29,7 +29,7 @@ settings=("cmake.define.SLUICE_CUDA=$cuda")
 if [ "$cuda" = ON ]; then
   out=out/wheel-cuda
   settings+=("build-dir=build/python-cuda-{wheel_tag}"
-    "cmake.define.SLUICE_CUDA_ARCHITECTURES=${SLUICE_CUDA_ARCHITECTURES:-80-real;89;90a}")
+    "cmake.define.SLUICE_CUDA_ARCHITECTURES=${SLUICE_CUDA_ARCHITECTURES:-80-real;89;90a-real}")
 fi
 rm -rf "$out"
 log=$(mktemp) made=$(mktemp -d)
