@@ -42,7 +42,7 @@ class Documents:
         page.press("#question", "Enter")
         expect(page.locator("#ask-note")).to_contain_text("The document is being computed")
         assert page.locator(".turn").count() == 0 and page.input_value("#question") == ASK_CASTLE
-        expect(page.locator("#load")).to_be_hidden(timeout=60_000)
+        expect(page.locator("#load")).to_be_hidden()
         expect(page.locator("#ask-note")).to_have_text("")
         (name,) = pins(self.server)
         assert re.fullmatch(r"page-A_document_of_mine.txt-[0-9a-f]{14}", name), name
