@@ -23,16 +23,6 @@ int32_t pages_per_block(const KvLayout& layout, int32_t page_tokens) {
   return layout.block.block_tokens / page_tokens;
 }
 
-// The sets of one layer.
-HotPageSets sets_of(const HotPageSets& all, LayerId layer, int64_t num_heads) {
-  const int64_t first = layer.value * num_heads;
-  return {.place_of_key = all.place_of_key.rows(first, num_heads),
-          .key_of_place = all.key_of_place.rows(first, num_heads),
-          .newest_use = all.newest_use.rows(first, num_heads),
-          .uses = all.uses.rows(first, num_heads),
-          .cursors = all.cursors.rows(first, num_heads)};
-}
-
 }  // namespace
 
 HotPageCache::Memory HotPageCache::cut(Arena& arena, const KvLayout& layout, int32_t num_blocks,
@@ -44,11 +34,7 @@ HotPageCache::Memory HotPageCache::cut(Arena& arena, const KvLayout& layout, int
   SLUICE_CHECK(num_keys <= std::numeric_limits<int32_t>::max(), "{} pages", num_keys);
   Memory memory;
   // The sets first: they are filled as one range.
-  memory.sets = {.place_of_key = arena.tensor(DType::kI32, {num_sets, num_keys}),
-                 .key_of_place = arena.tensor(DType::kI32, {num_sets, places}),
-                 .newest_use = arena.tensor(DType::kI32, {num_sets, places}),
-                 .uses = arena.tensor(DType::kI32, {num_sets, kUsesPerPlace * places}),
-                 .cursors = arena.tensor(DType::kI32, {num_sets, kNumCursors})};
+  memory.sets = cut_hot_page_sets(arena, num_sets, num_keys, places);
   memory.counts = arena.tensor(DType::kI64, {layout.num_layers, kNumHotCounts + 1});
   memory.missing = {.keys = arena.tensor(DType::kI32, {heads, places}),
                     .places = arena.tensor(DType::kI32, {heads, places}),
@@ -141,7 +127,7 @@ GatheredPages HotPageCache::find(LayerId layer, const Request& request) {
   const TensorView places =
       memory_.places.rows(0, num_seqs * heads * width).reshape({num_seqs, heads, 1, width});
   const TensorView counts = memory_.counts.rows(layer.value, 1).reshape({kNumHotCounts + 1});
-  find_hot_pages(compute_, {.sets = sets_of(memory_.sets, layer, heads),
+  find_hot_pages(compute_, {.sets = memory_.sets.rows(layer.value * heads, heads),
                             .pages = request.pages,
                             .block_ids = request.block_ids,
                             .kv_end = request.kv_end,

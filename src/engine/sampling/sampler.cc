@@ -103,8 +103,8 @@ int32_t Sampler::add_mask(const Sequence& sequence, int64_t num_drafts) {
   return allowed ? masks_.add(*allowed) : -1;
 }
 
-// Masks that are made while the device computes are written, and the draw is enqueued, before it
-// needs them: after a host's wait for the stream a step would be 60 us longer.
+// If so, the draw is enqueued while the device still computes. After a wait for the stream, the
+// device would have no work until the host has woken up and has launched the draw.
 bool Sampler::are_made_while_computing(Stream& stream) {
   stream.record(*computed_);
   return std::ranges::all_of(awaited_, [this](const AwaitedMask& awaited) {

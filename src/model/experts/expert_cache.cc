@@ -46,11 +46,7 @@ ExpertCache::Memory ExpertCache::cut(Arena& arena, std::span<const ExpertLayer> 
   const int64_t chosen = fewest_places(layers);
   const int64_t max_rows = rows_in(num_places, layers);
   Memory memory;
-  memory.sets = {.place_of_key = arena.tensor(DType::kI32, {num_sets, num_keys}),
-                 .key_of_place = arena.tensor(DType::kI32, {num_sets, places}),
-                 .newest_use = arena.tensor(DType::kI32, {num_sets, places}),
-                 .uses = arena.tensor(DType::kI32, {num_sets, kUsesPerPlace * places}),
-                 .cursors = arena.tensor(DType::kI32, {num_sets, kNumCursors})};
+  memory.sets = cut_hot_page_sets(arena, num_sets, num_keys, places);
   memory.counts = arena.tensor(DType::kI64, {num_sets, kNumHotCounts + 1});
   memory.missing = {.keys = arena.tensor(DType::kI32, {1, places}),
                     .places = arena.tensor(DType::kI32, {1, places}),
@@ -132,15 +128,6 @@ void ExpertCache::fill_tables() {
   copy_values(compute_, counts, memory_.page_count);
 }
 
-HotPageSets ExpertCache::sets_of(int32_t index) const {
-  const HotPageSets& all = memory_.sets;
-  return {.place_of_key = all.place_of_key.rows(index, 1),
-          .key_of_place = all.key_of_place.rows(index, 1),
-          .newest_use = all.newest_use.rows(index, 1),
-          .uses = all.uses.rows(index, 1),
-          .cursors = all.cursors.rows(index, 1)};
-}
-
 PackedExperts ExpertCache::places_of(const PackedExperts& experts, const TensorView& memory) const {
   PackedExperts places = experts;
   places.first.data = memory.bytes();
@@ -155,7 +142,7 @@ ExpertSource ExpertCache::find(int32_t index, const TensorView& experts) {
   const TensorView places = memory_.places.rows(0, m * k);
   const TensorView counts = memory_.counts.rows(index, 1).reshape({kNumHotCounts + 1});
   const TensorView full = memory_.page_count.rows(k, 1).reshape({memory_.page_count.dim(1)});
-  find_hot_pages(compute_, {.sets = sets_of(index),
+  find_hot_pages(compute_, {.sets = memory_.sets.rows(index, 1),
                             .pages = {.page_ids = experts.reshape({m, 1, 1, k}),
                                       .page_count = full.rows(0, m).reshape({m, 1, 1}),
                                       .page_tokens = 1,

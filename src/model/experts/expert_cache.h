@@ -68,7 +68,6 @@ class ExpertCache {
   };
   static Memory cut(Arena& arena, std::span<const ExpertLayer> layers, int32_t num_places);
   void fill_tables();
-  HotPageSets sets_of(int32_t index) const;
   PackedExperts places_of(const PackedExperts& experts, const TensorView& memory) const;
 
   Stream& compute_;

@@ -68,7 +68,7 @@ struct ExpertSizes {
 };
 ExpertScratch cut_expert_scratch(Arena& arena, const ExpertSizes& sizes);
 
-// Up to so many rows of a call a row's bits depend on no other row, on every device.
+// In a call of up to this many rows a row's bits depend on no other row, on every device.
 inline constexpr int64_t kIndependentExpertRows = 16;
 
 struct ExpertMlpArgs {

@@ -1,4 +1,4 @@
-// Shape contracts of the ops on hot pages.
+// Memory of the sets, and shape contracts of the ops on hot pages.
 #include "ops/pages/hot_pages.h"
 
 #include <algorithm>
@@ -46,6 +46,23 @@ void expect_lists(const FindHotPagesArgs& args, ShapeContract& shapes) {
 }
 
 }  // namespace
+
+HotPageSets HotPageSets::rows(int64_t first, int64_t count) const {
+  return {.place_of_key = place_of_key.rows(first, count),
+          .key_of_place = key_of_place.rows(first, count),
+          .newest_use = newest_use.rows(first, count),
+          .uses = uses.rows(first, count),
+          .cursors = cursors.rows(first, count)};
+}
+
+HotPageSets cut_hot_page_sets(Arena& arena, int64_t num_sets, int64_t num_keys,
+                              int64_t num_places) {
+  return {.place_of_key = arena.tensor(DType::kI32, {num_sets, num_keys}),
+          .key_of_place = arena.tensor(DType::kI32, {num_sets, num_places}),
+          .newest_use = arena.tensor(DType::kI32, {num_sets, num_places}),
+          .uses = arena.tensor(DType::kI32, {num_sets, kUsesPerPlace * num_places}),
+          .cursors = arena.tensor(DType::kI32, {num_sets, kNumCursors})};
+}
 
 void find_hot_pages(Stream& stream, const FindHotPagesArgs& args) {
   ShapeContract shapes("find_hot_pages");

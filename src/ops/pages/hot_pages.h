@@ -3,8 +3,9 @@
 // `find_hot_pages` looks up the pages that a decode step lists, and gives each missing one a place;
 // `fetch_hot_pages` copies the missing ones from pinned host memory into their places;
 // `forget_hot_pages` removes blocks whose contents change. Attention reads the places
-// (PageList::places, ops/attention/attention.h). Used by kv/hot_page_cache. The host enqueues the
-// same work for any lists. Thread rule: enqueue only.
+// (PageList::places, ops/attention/attention.h). Used by kv/hot_page_cache, and by
+// model/experts/expert_cache, for which an expert is a page and a layer is a set. The host enqueues
+// the same work for any lists. Thread rule: enqueue only.
 //
 // A set is the cache of one (layer, KV head). A page has the key block id * pages_per_block + page
 // of the block, so sequences that share a block share its pages. The page used least recently makes
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/arena.h"
 #include "core/ids.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
@@ -52,7 +54,13 @@ struct HotPageSets {
   TensorView newest_use;    // i32 [num_sets, num_places]: index in `uses`
   TensorView uses;          // i32 [num_sets, kUsesPerPlace * num_places]: places
   TensorView cursors;       // i32 [num_sets, kNumCursors]; kNoHotPage stands for 0
+
+  // `count` of the sets.
+  HotPageSets rows(int64_t first, int64_t count) const;
 };
+
+// Cuts them as one range of the arena.
+HotPageSets cut_hot_page_sets(Arena& arena, int64_t num_sets, int64_t num_keys, int64_t num_places);
 
 // The pages that a step must fetch, in order of sequence and list.
 struct MissingPages {

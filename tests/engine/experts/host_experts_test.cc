@@ -223,7 +223,7 @@ size_t entry(const MemoryPlan& plan, const std::string& name, const std::string&
   return 0;
 }
 
-TEST(HostExperts, AnEngineTakesWhatThePlanSays) {
+TEST(HostExperts, AnEngineTakesWhatThePlanSaysAndAStepAllocatesNothing) {
   const EngineOptions options = testing::tiny_options(kModel);
   const std::vector<ExpertLayer> layers = layers_of(options);
   const size_t five_places = ExpertCache::device_bytes(layers, 5);
@@ -242,6 +242,9 @@ TEST(HostExperts, AnEngineTakesWhatThePlanSays) {
       if (!testing::testing_cpu()) continue;  // a GPU's plan leaves out what libraries take
       EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice), plan.device_used_bytes());
       EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kPinned), plan.pinned_used_bytes());
+      const int64_t before = engine.device().num_allocations();
+      testing::run_jobs(engine, {{testing::random_tokens(40, 1), testing::sampled(20, 1)}});
+      EXPECT_EQ(engine.device().num_allocations(), before);
     }
   }
 }

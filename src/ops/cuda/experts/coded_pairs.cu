@@ -138,19 +138,24 @@ __global__ void __launch_bounds__(kRingThreads)
   }
 }
 
+template <typename Codec>
+constexpr size_t kSharedBytes = sizeof(Ring<Codec>) + 2 * SharedSums<false>::bytes(1);
+// What every GPU from compute capability 8.0 on has.
+static_assert(kSharedBytes<Uint4Codec<true>> <= 99 * 1024);
+static_assert(kSharedBytes<Uint4Codec<false>> <= 99 * 1024);
+
 template <typename Codec, bool kGates>
 void launch_product(CudaStream& stream, const PairsCall<Codec>& call) {
-  constexpr size_t kSharedBytes = sizeof(Ring<Codec>) + 2 * SharedSums<false>::bytes(1);
   const auto kernel = multiply_pairs<Codec, kGates>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(kSharedBytes)),
+                                  static_cast<int>(kSharedBytes<Codec>)),
              "cudaFuncSetAttribute");
   const int most = stream.cuda_device().properties().multiProcessorCount;
   const int num_parts = PairWalk<kGates>(call.call).num_parts;
   launch_early(stream, kernel,
                {.grid = dim3(static_cast<unsigned>(std::min(num_parts, most))),
                 .block = dim3(kRingThreads),
-                .shared_bytes = kSharedBytes},
+                .shared_bytes = kSharedBytes<Codec>},
                call);
 }
 
@@ -192,6 +197,10 @@ void multiply_uint4(CudaStream& stream, const ExpertCall& call, const Uint4Call&
 void multiply_uint4_pairs(CudaStream& stream, const ExpertCall& call) {
   multiply_uint4<true>(stream, call, uint4_call(call.gate_up, call.intermediate));
   multiply_uint4<false>(stream, call, uint4_call(call.down, 0));
+}
+
+bool has_e4m3_pairs(CudaStream& stream) {
+  return kSharedBytes<E4m3Codec> <= stream.cuda_device().properties().sharedMemPerBlockOptin;
 }
 
 void multiply_e4m3_pairs(CudaStream& stream, const ExpertCall& call) {

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/error.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/matmul/skinny_parts.cuh"
 
@@ -350,9 +351,17 @@ void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call) {
   const auto shared_bytes = [](int m) {
     return sizeof(Ring<Codec>) + 2 * SharedSums<kHigh>::bytes(m);
   };
+  const size_t most_bytes = shared_bytes(kHigh ? 16 : 8);
+  const size_t gpu_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;
+  if (most_bytes > gpu_bytes) {
+    fail(ErrorCode::kUnsupported,
+         "products of up to 16 rows with weights in codes need {} bytes of shared memory a block, "
+         "and this GPU has {}; take weights in bf16, or an H100 or H200",
+         most_bytes, gpu_bytes);
+  }
   const auto kernel = skinny_codes<Codec, kHigh, Out, kGated>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shared_bytes(kHigh ? 16 : 8))),
+                                  static_cast<int>(most_bytes)),
              "cudaFuncSetAttribute");
   const int32_t n = kGated ? call.product.gated : call.product.n;
   const int most = stream.cuda_device().properties().multiProcessorCount;
