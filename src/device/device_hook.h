@@ -42,6 +42,10 @@ class DeviceHook {
   // Called after a transfer of `num_bytes` that began at `begin_ns` (now_ns of host/waiting.h). May
   // sleep, which delays the stream. Called on workers, on several at a time.
   virtual void after_transfer(TransferDirection direction, size_t num_bytes, int64_t begin_ns) = 0;
+
+  // Shared memory of a block that a GPU is to have if it has more: ops then take the kernels of
+  // smaller GPUs. 0: what it has. Host thread, once for a device.
+  virtual size_t most_shared_bytes() const { return 0; }
 };
 
 // make_device with a hook. Errors: those of make_device; kInvalidArgument for a hook that meters

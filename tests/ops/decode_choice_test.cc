@@ -17,8 +17,8 @@ void PrintTo(DecodeKernel kernel, std::ostream* out) {
 
 namespace {
 
-constexpr DecodeGpu kHopper{.compute_major = 9, .num_multiprocessors = 132};
-constexpr DecodeGpu kAmpere{.compute_major = 8, .num_multiprocessors = 108};
+constexpr DecodeGpu kHopper{.shared_bytes = 227 * 1024, .num_multiprocessors = 132};
+constexpr DecodeGpu kAmpere{.shared_bytes = 163 * 1024, .num_multiprocessors = 108};
 
 // A step of a shape with 8 KV heads of 128 channels, two query heads each.
 DecodeRound step(int32_t num_seqs, int32_t num_tokens) {

@@ -150,7 +150,7 @@ TEST_P(MatmulE4m3Test, EveryShapeIsNearTheReference) {
   }
 }
 
-TEST_P(MatmulE4m3Test, RowsDoNotDependOnTheirNeighboursOrOnThreads) {
+TEST_P(MatmulE4m3Test, RowsDoNotDependOnTheirNeighboursOnThreadsOrOnSharedMemory) {
   const int64_t n = 272;
   const int64_t k = 700;
   E4m3Matrix matrix = random_matrix(WeightFormat::kE4m3Groups, n, k, kScaleGroup);
@@ -159,7 +159,7 @@ TEST_P(MatmulE4m3Test, RowsDoNotDependOnTheirNeighboursOrOnThreads) {
                                                     : std::vector<int64_t>{1, 2, 5, kSkinnyRows};
   std::vector<float> whole;
   for (int num_threads : {1, 3}) {
-    Machine machine(num_threads);
+    Machine machine(num_threads, num_threads == 3 ? kSmallGpuSharedBytes : 0);
     const PackedWeight weight = make_e4m3(machine, matrix.format, n, k);
     pack_at(machine, matrix, weight, 0);
     if (whole.empty()) whole = multiply(machine, x, counts.back(), weight, GetParam());

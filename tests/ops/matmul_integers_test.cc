@@ -163,7 +163,7 @@ TEST_P(MatmulIntegersTest, EveryShapeIsNearTheReference) {
   }
 }
 
-TEST_P(MatmulIntegersTest, RowsDoNotDependOnTheirNeighboursOrOnThreads) {
+TEST_P(MatmulIntegersTest, RowsDoNotDependOnTheirNeighboursOnThreadsOrOnSharedMemory) {
   const int64_t n = 272;
   const int64_t k = 700;
   const WeightFormat format = {
@@ -174,7 +174,7 @@ TEST_P(MatmulIntegersTest, RowsDoNotDependOnTheirNeighboursOrOnThreads) {
   const auto x = random_bf16(100 * k, 4);
   std::vector<float> whole;
   for (int num_threads : {1, 3}) {
-    Machine machine(num_threads);
+    Machine machine(num_threads, num_threads == 3 ? kSmallGpuSharedBytes : 0);
     const PackedWeight weight = make_weight(machine, format, n, k);
     pack_at(machine, matrix, weight, 0);
     if (whole.empty()) whole = multiply(machine, x, counts.back(), weight, GetParam());

@@ -44,14 +44,19 @@ void expect_no_kernel(const F& op) {
 inline constexpr double kUnitF32 = 0x1p-24;  // half a unit in the last place of 1.0f
 inline constexpr double kUnitBF16 = 0x1p-8;  // and of bf16
 
+// Shared memory of a block of GPUs for workstations (compute capability 8.6, 8.9, 12.0).
+inline constexpr size_t kSmallGpuSharedBytes = 99 * 1024;
+
 // The device under test with one stream. Everything it allocates is full of NaN until a test writes
 // it. `tensor` and `poisoned` give memory that host and kernels both reach: device memory of the
 // CPU device, pinned memory elsewhere; after `synchronize` the host may read it. `allocate` and
 // `upload` give device memory, which a GPU's host reaches by copies alone.
 class Machine {
  public:
-  explicit Machine(int num_threads = 2)
-      : device_(make_test_device({.num_threads = num_threads})),
+  // most_shared_bytes: as TestHooks has it.
+  explicit Machine(int num_threads = 2, size_t most_shared_bytes = 0)
+      : device_(make_test_device({.num_threads = num_threads},
+                                 {.most_shared_bytes = most_shared_bytes})),
         stream_(device_->make_stream({.name = "test", .num_threads = num_threads})) {}
   ~Machine() {
     try {

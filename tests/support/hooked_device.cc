@@ -40,6 +40,8 @@ class Hook final : public DeviceHook {
     link->pass(num_bytes, begin_ns);
   }
 
+  size_t most_shared_bytes() const override { return hooks_.most_shared_bytes; }
+
  private:
   const TestHooks hooks_;
   std::optional<SimulatedLink> to_device_;

@@ -23,6 +23,9 @@ struct TestHooks {
   // CPU, not 0: transfers between host or pinned and device memory take at least bytes / rate on
   // their stream. Streams share one simulated link per direction.
   int64_t link_bytes_per_second = 0;
+
+  // Not 0: shared memory of a block that a GPU is to have if it has more.
+  size_t most_shared_bytes = 0;
 };
 
 // Errors: those of make_device; kInvalidArgument for a link rate below 0, or above 0 on a GPU.

@@ -30,7 +30,10 @@ bool can_have(int32_t num_ranks) {
 }
 
 std::unique_ptr<Device> make_test_device(const DeviceOptions& options, const TestHooks& hooks) {
-  return make_hooked_device(test_device_spec(), options, hooks);
+  TestHooks all = hooks;
+  const char* shared_bytes = std::getenv("SLUICE_TEST_SHARED_BYTES");
+  if (shared_bytes != nullptr) all.most_shared_bytes = std::strtoull(shared_bytes, nullptr, 10);
+  return make_hooked_device(test_device_spec(), options, all);
 }
 
 }  // namespace sluice::testing

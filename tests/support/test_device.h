@@ -1,6 +1,9 @@
 // The device under test: SLUICE_TEST_DEVICE names it, "cpu" unless it is set; and the number of
 // ranks that engines of tiny models have, SLUICE_TEST_RANKS, one unless it is set.
 //
+// SLUICE_TEST_SHARED_BYTES: shared memory of a block that a GPU is to have if it has more; tests of
+// ops then run the kernels of smaller GPUs.
+//
 // Used by tests that are valid on every backend; ctest runs them once more with "cuda" where the
 // build has it. Tests of the CPU device's own options keep make_device("cpu"). Thread rule: host
 // thread.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "device/cuda/code_version.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_door.h"
 #include "device/cuda/cuda_event.h"
@@ -92,6 +93,15 @@ CudaDevice::CudaDevice(int ordinal, const DeviceOptions& options, std::unique_pt
   }
   make_current();
   check_cuda(cudaGetDeviceProperties(&properties_, ordinal), "cudaGetDeviceProperties");
+  const int version = cuda::code_version();
+  if (version < 10 * properties_.major + properties_.minor) {
+    properties_.major = version / 10;
+    properties_.minor = version % 10;
+  }
+  if (hook_ != nullptr && hook_->most_shared_bytes() > 0) {
+    properties_.sharedMemPerBlockOptin =
+        std::min(properties_.sharedMemPerBlockOptin, hook_->most_shared_bytes());
+  }
 }
 
 CudaDevice::~CudaDevice() {

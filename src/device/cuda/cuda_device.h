@@ -39,8 +39,10 @@ class CudaDevice final : public Device {
   size_t allocated_bytes(MemoryKind kind) const override { return memory_.allocated_bytes(kind); }
   size_t peak_allocated_bytes(MemoryKind kind) const override { return memory_.peak_bytes(kind); }
 
-  // For ops: launch shapes depend on the number of multiprocessors and the shared memory.
   int ordinal() const { return ordinal_; }
+  // For ops: kernels and launch shapes depend on the number of multiprocessors, the shared memory
+  // and the compute capability, which is that of the code where it is older than the GPU
+  // (code_version.h).
   const cudaDeviceProp& properties() const { return properties_; }
 
   // Selects this GPU on the calling thread, which the runtime requires before most calls.

@@ -4,6 +4,7 @@
 // memory that it uses.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <cuda_bf16.h>
@@ -14,6 +15,9 @@ namespace sluice::cuda {
 
 inline constexpr int kWarpThreads = 32;
 inline constexpr unsigned kFullWarp = 0xffffffffu;
+// Shared memory of a block on every GPU from compute capability 8.0 on: what 8.6, 8.9 and 12.0
+// have.
+inline constexpr size_t kLeastSharedBytes = 99 * 1024;
 
 // Eight neighbouring bf16: the widest load of a thread.
 struct alignas(16) Bf16x8 {

@@ -65,11 +65,11 @@ __device__ inline SkinnyCall row_of(const ExpertCall& call, int pair) {
   return row;
 }
 
-template <typename Codec, bool kGates>
+template <typename Codec, int kDepth, bool kGates>
 __global__ void __launch_bounds__(kRingThreads)
     multiply_pairs(const __grid_constant__ PairsCall<Codec> all) {
   extern __shared__ __align__(16) std::byte dynamic_shared[];
-  auto& ring = *reinterpret_cast<Ring<Codec>*>(dynamic_shared);
+  auto& ring = *reinterpret_cast<Ring<Codec, kDepth>*>(dynamic_shared);
   using BlockSums = SharedSums<false>;
   const ExpertCall& call = all.call;
   const PairWalk<kGates> walk(call);
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kRingThreads)
   let_next_kernel_start();
   wait_for_earlier_work();
 #pragma unroll
-  for (int slot = 0; slot < kRingDepth; ++slot) copy_next(slot);
+  for (int slot = 0; slot < kDepth; ++slot) copy_next(slot);
   int slot = 0;
   int turn = 0;
   for (int part = blockIdx.x; part < walk.num_parts; part += gridDim.x, turn ^= 1) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kRingThreads)
       const int pair = walk.pair(part, group);
       Columns<Codec, false> x(row_of<kGates>(call, pair), lane);
       x.load(walk.own_group(group));
-      asm volatile("cp.async.wait_group %0;" ::"n"(kRingDepth - 1) : "memory");
+      asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
       __syncwarp();  // scales were copied by other lanes
       x.prepare();
       if constexpr (kGates) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kRingThreads)
       }
       __syncwarp();
       copy_next(slot);
-      slot = slot + 1 == kRingDepth ? 0 : slot + 1;
+      slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
     // Of two parts in turn, so that one barrier a part is enough.
     BlockSums shared_sums(dynamic_shared + sizeof(ring) + turn * BlockSums::bytes(1), 1);
@@ -138,25 +138,29 @@ __global__ void __launch_bounds__(kRingThreads)
   }
 }
 
-template <typename Codec>
-constexpr size_t kSharedBytes = sizeof(Ring<Codec>) + 2 * SharedSums<false>::bytes(1);
-// What every GPU from compute capability 8.0 on has.
-static_assert(kSharedBytes<Uint4Codec<true>> <= 99 * 1024);
-static_assert(kSharedBytes<Uint4Codec<false>> <= 99 * 1024);
-
-template <typename Codec, bool kGates>
-void launch_product(CudaStream& stream, const PairsCall<Codec>& call) {
-  const auto kernel = multiply_pairs<Codec, kGates>;
+template <typename Codec, int kDepth, bool kGates>
+void launch_pairs(CudaStream& stream, const PairsCall<Codec>& call) {
+  constexpr size_t kSharedBytes = ring_shared_bytes<Codec, kDepth, false>(1);
+  const auto kernel = multiply_pairs<Codec, kDepth, kGates>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(kSharedBytes<Codec>)),
+                                  static_cast<int>(kSharedBytes)),
              "cudaFuncSetAttribute");
   const int most = stream.cuda_device().properties().multiProcessorCount;
   const int num_parts = PairWalk<kGates>(call.call).num_parts;
   launch_early(stream, kernel,
                {.grid = dim3(static_cast<unsigned>(std::min(num_parts, most))),
                 .block = dim3(kRingThreads),
-                .shared_bytes = kSharedBytes<Codec>},
+                .shared_bytes = kSharedBytes},
                call);
+}
+
+template <typename Codec, bool kGates>
+void launch_product(CudaStream& stream, const PairsCall<Codec>& call) {
+  constexpr size_t kMostBytes = ring_shared_bytes<Codec, kRingDepth, false>(1);
+  static_assert(ring_shared_bytes<Codec, kSmallRingDepth, false>(1) <= kLeastSharedBytes);
+  kMostBytes <= stream.cuda_device().properties().sharedMemPerBlockOptin
+      ? launch_pairs<Codec, kRingDepth, kGates>(stream, call)
+      : launch_pairs<Codec, kSmallRingDepth, kGates>(stream, call);
 }
 
 // The shape of one expert. gated: columns after the gate, or 0.
@@ -197,10 +201,6 @@ void multiply_uint4(CudaStream& stream, const ExpertCall& call, const Uint4Call&
 void multiply_uint4_pairs(CudaStream& stream, const ExpertCall& call) {
   multiply_uint4<true>(stream, call, uint4_call(call.gate_up, call.intermediate));
   multiply_uint4<false>(stream, call, uint4_call(call.down, 0));
-}
-
-bool has_e4m3_pairs(CudaStream& stream) {
-  return kSharedBytes<E4m3Codec> <= stream.cuda_device().properties().sharedMemPerBlockOptin;
 }
 
 void multiply_e4m3_pairs(CudaStream& stream, const ExpertCall& call) {

@@ -157,8 +157,7 @@ void run_each_pair(CudaStream& stream, const ExpertCall& call) {
   if (is_uint4(format)) return multiply_uint4_pairs(stream, call);
   if (!stores_e4m3(format)) return launch<Bf16Rows>(stream, call);
   const bool has_pieces = call.hidden % 16 == 0 && call.intermediate % 16 == 0;
-  has_pieces&& has_e4m3_pairs(stream) ? multiply_e4m3_pairs(stream, call)
-                                      : launch<E4m3Rows>(stream, call);
+  has_pieces ? multiply_e4m3_pairs(stream, call) : launch<E4m3Rows>(stream, call);
 }
 
 }  // namespace sluice::cuda

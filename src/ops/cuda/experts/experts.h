@@ -50,12 +50,9 @@ inline constexpr int32_t kExpertTileRows = 128;  // pairs of one expert that a C
 void run_each_pair(CudaStream& stream, const ExpertCall& call);
 
 // The same of weights in codes, on tensor cores. REQUIRES: for e4m3, hidden and intermediate are
-// multiples of 16, and has_e4m3_pairs.
+// multiples of 16.
 void multiply_uint4_pairs(CudaStream& stream, const ExpertCall& call);
 void multiply_e4m3_pairs(CudaStream& stream, const ExpertCall& call);
-// Whether the GPU has the shared memory for them: some 140 KiB a block, which Ampere's and Ada's
-// GPUs for workstations do not have.
-bool has_e4m3_pairs(CudaStream& stream);
 
 // Fills places, pairs, begins, first_tiles and rows.
 void sort_pairs(CudaStream& stream, const ExpertCall& call);

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/error.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/matmul/skinny_parts.cuh"
 
@@ -26,7 +25,10 @@ inline constexpr int kRingTileRows = 16;  // weight rows of one product
 // (docs/kernels/cuda_ops.md).
 inline constexpr int kRingTiles = 2;   // of a part
 inline constexpr int kRingWarps = 16;  // of a block, which share the columns of a part
-inline constexpr int kRingDepth = 2;   // groups that a warp copies ahead
+// Groups that a warp copies ahead. The fewer are for GPUs with less shared memory, and change no
+// bit.
+inline constexpr int kRingDepth = 2;
+inline constexpr int kSmallRingDepth = 1;
 inline constexpr int kRingThreads = kRingWarps * kWarpThreads;
 inline constexpr int kPieceBytes = 64;  // of a row: what four lanes copy at once
 
@@ -281,16 +283,16 @@ class SharedSums {
   int num_quarters_;
 };
 
-template <typename Codec>
-using Ring = Stage<Codec>[kRingWarps][kRingDepth];
+template <typename Codec, int kDepth>
+using Ring = Stage<Codec>[kRingWarps][kDepth];
 
-// Codes are copied kRingDepth groups ahead, over the borders of parts too. Codec::add_group adds
-// the products of a group, times its scales, to sums.
-template <typename Codec, bool kHigh, typename Out, bool kGated>
+// Codes are copied kDepth groups ahead, over the borders of parts too. Codec::add_group adds the
+// products of a group, times its scales, to sums.
+template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
 __global__ void __launch_bounds__(kRingThreads)
     skinny_codes(const __grid_constant__ typename Codec::Call all) {
   extern __shared__ __align__(16) std::byte dynamic_shared[];
-  auto& ring = *reinterpret_cast<Ring<Codec>*>(dynamic_shared);
+  auto& ring = *reinterpret_cast<Ring<Codec, kDepth>*>(dynamic_shared);
   using BlockSums = SharedSums<kHigh>;
   const SkinnyCall& call = all.product;
   constexpr int kRows = kPartRows<kGated>;
@@ -309,7 +311,7 @@ __global__ void __launch_bounds__(kRingThreads)
   };
   // Before x exists, as in skinny.cu.
 #pragma unroll
-  for (int slot = 0; slot < kRingDepth; ++slot) copy_next(slot);
+  for (int slot = 0; slot < kDepth; ++slot) copy_next(slot);
   let_next_kernel_start();
   wait_for_earlier_work();
   Columns<Codec, kHigh> x(call, lane);
@@ -319,7 +321,7 @@ __global__ void __launch_bounds__(kRingThreads)
   for (int part = blockIdx.x; part < num_parts; part += gridDim.x, turn ^= 1) {
     Sums<kRingTiles, kHigh> sums;
     for (int group = warp; group < num_groups; group += kRingWarps) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kRingDepth - 1) : "memory");
+      asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
       __syncwarp();  // scales were copied by other lanes
       x.prepare();
       Codec::add_group(ring[warp][slot], x, lane, sums);
@@ -327,7 +329,7 @@ __global__ void __launch_bounds__(kRingThreads)
       x.load(group + kRingWarps < num_groups ? group + kRingWarps : warp);
       __syncwarp();
       copy_next(slot);
-      slot = slot + 1 == kRingDepth ? 0 : slot + 1;
+      slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
     // Of two parts in turn, so that one barrier a part is enough.
     BlockSums shared_sums(dynamic_shared + sizeof(ring) + turn * BlockSums::bytes(call.m), call.m);
@@ -345,48 +347,64 @@ __global__ void __launch_bounds__(kRingThreads)
   }
 }
 
-template <typename Codec, bool kHigh, typename Out, bool kGated>
-void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call) {
+// Bytes that a block needs for up to m rows.
+template <typename Codec, int kDepth, bool kHigh>
+constexpr size_t ring_shared_bytes(int m) {
+  return sizeof(Ring<Codec, kDepth>) + 2 * SharedSums<kHigh>::bytes(m);
+}
+
+template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
+void launch_ring(CudaStream& stream, const typename Codec::Call& call) {
   constexpr int kRows = kPartRows<kGated>;
-  const auto shared_bytes = [](int m) {
-    return sizeof(Ring<Codec>) + 2 * SharedSums<kHigh>::bytes(m);
-  };
-  const size_t most_bytes = shared_bytes(kHigh ? 16 : 8);
-  const size_t gpu_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;
-  if (most_bytes > gpu_bytes) {
-    fail(ErrorCode::kUnsupported,
-         "products of up to 16 rows with weights in codes need {} bytes of shared memory a block, "
-         "and this GPU has {}; take weights in bf16, or an H100 or H200",
-         most_bytes, gpu_bytes);
-  }
-  const auto kernel = skinny_codes<Codec, kHigh, Out, kGated>;
+  constexpr auto kShared = ring_shared_bytes<Codec, kDepth, kHigh>;
+  const auto kernel = skinny_codes<Codec, kDepth, kHigh, Out, kGated>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(most_bytes)),
+                                  static_cast<int>(kShared(kHigh ? 16 : 8))),
              "cudaFuncSetAttribute");
   const int32_t n = kGated ? call.product.gated : call.product.n;
   const int most = stream.cuda_device().properties().multiProcessorCount;
   const LaunchShape shape = {
       .grid = dim3(static_cast<unsigned>(std::min((n + kRows - 1) / kRows, most))),
       .block = dim3(kRingThreads),
-      .shared_bytes = shared_bytes(call.product.m)};
+      .shared_bytes = kShared(call.product.m)};
   launch_early(stream, kernel, shape, call);
 }
 
-template <typename Codec, bool kHigh>
-void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out) {
+template <typename Codec, int kDepth, bool kHigh>
+void launch_ring(CudaStream& stream, const typename Codec::Call& call, DType out) {
   if (call.product.gated > 0) {
-    launch_skinny_codes<Codec, kHigh, uint16_t, true>(stream, call);
+    launch_ring<Codec, kDepth, kHigh, uint16_t, true>(stream, call);
   } else if (out == DType::kF32) {
-    launch_skinny_codes<Codec, kHigh, float, false>(stream, call);
+    launch_ring<Codec, kDepth, kHigh, float, false>(stream, call);
   } else {
-    launch_skinny_codes<Codec, kHigh, uint16_t, false>(stream, call);
+    launch_ring<Codec, kDepth, kHigh, uint16_t, false>(stream, call);
   }
 }
 
+// The rows of a call from `first` on, at most `count`.
+inline SkinnyCall rows_of(SkinnyCall call, int first, int count, DType out) {
+  const int64_t num_columns = call.gated > 0 ? call.gated : call.n;
+  call.x += int64_t{first} * call.k;
+  call.out = static_cast<std::byte*>(call.out) + first * num_columns * dtype_bytes(out);
+  call.m = std::min(call.m - first, count);
+  return call;
+}
+
+// On a GPU with less shared memory than Hopper's the weight is read once for every 8 rows.
 template <typename Codec>
 void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out) {
-  call.product.m > 8 ? launch_skinny_codes<Codec, true>(stream, call, out)
-                     : launch_skinny_codes<Codec, false>(stream, call, out);
+  static_assert(ring_shared_bytes<Codec, kSmallRingDepth, false>(8) <= kLeastSharedBytes);
+  constexpr size_t kMostBytes = ring_shared_bytes<Codec, kRingDepth, true>(16);
+  if (kMostBytes <= stream.cuda_device().properties().sharedMemPerBlockOptin) {
+    call.product.m > 8 ? launch_ring<Codec, kRingDepth, true>(stream, call, out)
+                       : launch_ring<Codec, kRingDepth, false>(stream, call, out);
+    return;
+  }
+  for (int first = 0; first < call.product.m; first += 8) {
+    auto part = call;
+    part.product = rows_of(call.product, first, 8, out);
+    launch_ring<Codec, kSmallRingDepth, false>(stream, part, out);
+  }
 }
 
 }  // namespace sluice::cuda

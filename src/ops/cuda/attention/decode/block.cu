@@ -207,6 +207,7 @@ void launch(CudaStream& stream, const DecodeParams& p) {
                   static_cast<unsigned>(p.num_seqs));
   const int32_t num_warps =
       std::min((p.window_tokens + kStripTokens - 1) / kStripTokens, kMaxWarps);
+  static_assert(kMaxWarps * sizeof(WarpBuffers<C>) <= kLeastSharedBytes);
   const size_t shared_bytes = num_warps * sizeof(WarpBuffers<C>);
   // At every launch, since the attribute belongs to the current device; the call is cheap.
   check_cuda(cudaFuncSetAttribute(decode_windows<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,

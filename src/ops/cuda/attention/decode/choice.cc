@@ -14,11 +14,11 @@ bool is_fast(const DecodeRound& round) { return round.head_dim == 64 || round.he
 // would not fit a multiprocessor.
 bool has_windows(const DecodeRound& round) { return is_fast(round) || round.head_dim == 256; }
 
-// The wave keeps most of a multiprocessor's shared memory, which GPUs before Hopper do not have,
-// and takes neither lists nor small windows.
+// The wave takes most of the shared memory of a multiprocessor of Hopper, which other GPUs do not
+// have, and neither lists nor small windows.
 bool may_be_wave(const DecodeRound& round, const DecodeGpu& gpu) {
   return is_fast(round) && round.is_only && !round.has_lists && !round.is_fp8 &&
-         gpu.compute_major >= 9 && round.window_tokens == kMaxWindowTokens;
+         gpu.shared_bytes >= kWaveSharedBytes && round.window_tokens == kMaxWindowTokens;
 }
 
 int64_t windows_of_all_heads(const DecodeRound& round) {

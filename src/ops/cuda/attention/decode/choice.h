@@ -5,6 +5,7 @@
 // Thread rule: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sluice::cuda {
@@ -21,6 +22,7 @@ inline constexpr int32_t kFewWindows = 32;
 inline constexpr int32_t kMaxWaveSequences = 32;
 inline constexpr int32_t kMaxWaveWindows = 4;
 inline constexpr int32_t kMaxWaveGroup = 8;
+inline constexpr size_t kWaveSharedBytes = 224 * 1024;  // of Hopper's 227
 
 enum class DecodeKernel {
   kWave,     // wave.cu: one CTA a multiprocessor computes windows until none is left
@@ -45,7 +47,7 @@ struct DecodeRound {
 };
 
 struct DecodeGpu {
-  int32_t compute_major = 0;  // of the compute capability: 8 Ampere, 9 Hopper
+  size_t shared_bytes = 0;  // that a block may have
   int32_t num_multiprocessors = 0;
 };
 

@@ -165,9 +165,10 @@ class Rounds {
   // One kernel for the windows and one for the fold. Sets params_.records, which both read.
   void launch_round(bool is_only_round) {
     const cudaDeviceProp& gpu = stream_.cuda_device().properties();
-    const DecodeChoice choice = choose_decode_kernel(
-        round_of(params_.num_windows, is_only_round),
-        {.compute_major = gpu.major, .num_multiprocessors = gpu.multiProcessorCount});
+    const DecodeChoice choice =
+        choose_decode_kernel(round_of(params_.num_windows, is_only_round),
+                             {.shared_bytes = gpu.sharedMemPerBlockOptin,
+                              .num_multiprocessors = gpu.multiProcessorCount});
     params_.records = choice.records;
     switch (choice.kernel) {
       case DecodeKernel::kWave:

@@ -11,7 +11,7 @@ namespace sluice::cuda {
 
 // Computes the windows of a round, few of them. REQUIRES: the only round, up to kMaxWaveSequences
 // sequences, windows of kMaxWindowTokens, no list; head_dim is 64 or 128, p.group at most
-// kMaxWaveGroup; compute capability 9.0.
+// kMaxWaveGroup; a block may have kWaveSharedBytes.
 void launch_decode_wave(CudaStream& stream, const DecodeParams& p);
 
 // Computes the windows of a round on tensor cores. REQUIRES: head_dim is 64, 128 or 256; a window

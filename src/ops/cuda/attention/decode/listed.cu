@@ -337,7 +337,8 @@ void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t most = 3 * stream.cuda_device().properties().multiProcessorCount;
   const int32_t wanted = std::min((p.num_windows + kWarps - 1) / kWarps, most / num_lists);
   const int32_t num_blocks = std::max(wanted, (p.num_windows + kMostDealt - 1) / kMostDealt);
-  const size_t shared_bytes = kWarps * sizeof(Ring<C>);
+  constexpr size_t shared_bytes = kWarps * sizeof(Ring<C>);
+  static_assert(shared_bytes <= kLeastSharedBytes);
   auto* kernel = decode_listed_windows<C, kPages>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),

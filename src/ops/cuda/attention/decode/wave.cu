@@ -128,7 +128,7 @@ __device__ __forceinline__ void store_window(const DecodeParams& p, const Task& 
 // Floats of one buffer of strip results, after those of the warps in shared memory. Two buffers
 // alternate: a warp may finish its strip of the next window while others still add up the last one.
 template <typename C>
-__host__ __device__ inline int32_t acc_floats(int32_t group) {
+__host__ __device__ constexpr int32_t acc_floats(int32_t group) {
   return kWarps * group * C::kRowFloats;
 }
 
@@ -200,8 +200,12 @@ void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_windows = p.num_windows * p.num_kv_heads * p.num_seqs;
   const int32_t num_blocks =
       std::min(num_windows, stream.cuda_device().properties().multiProcessorCount);
-  const size_t shared_bytes = kWarps * sizeof(WarpBuffers<C>) +
-                              2 * static_cast<size_t>(acc_floats<C>(p.group)) * sizeof(float);
+  constexpr auto kShared = [](int32_t group) {
+    return kWarps * sizeof(WarpBuffers<C>) +
+           2 * static_cast<size_t>(acc_floats<C>(group)) * sizeof(float);
+  };
+  static_assert(kShared(kMaxWaveGroup) <= kWaveSharedBytes);
+  const size_t shared_bytes = kShared(p.group);
   check_cuda(cudaFuncSetAttribute(decode_wave<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),
              "cudaFuncSetAttribute");

@@ -413,6 +413,7 @@ __global__ void __launch_bounds__(C::kNumThreads)
 template <typename C, typename... Args>
 cudaError_t launch_kernel(cudaStream_t stream, void (*kernel)(PrefillParams, Args...),
                           const PrefillParams& p, const Args&... args) {
+  static_assert(sizeof(Shared<C>) <= kLeastSharedBytes);
   // Once per launch, since it belongs to the current device; it costs less than a microsecond.
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<C>));
