@@ -10,9 +10,9 @@ namespace sluice {
 
 namespace {
 
-// With 4096 rows of 128 experts, 8 of them chosen, an expert has two full tiles, and experts in
-// codes become bf16 twice in a pass of 8192 rows.
-constexpr int64_t kExpertRowsOfGpu = 4096;
+// With 8192 rows of 128 experts, 8 of them chosen, an expert has some four tiles, of which one is
+// not full, and experts in codes become bf16 once in a pass of 8192 rows.
+constexpr int64_t kExpertRowsOfGpu = 8192;
 
 }  // namespace
 

@@ -31,16 +31,23 @@ void require_scratch(ShapeContract& shapes, const ExpertScratch& scratch) {
 
 }  // namespace
 
+// Products are made when rows, gates and ups are no longer read, so they have the same memory.
 ExpertScratch cut_expert_scratch(Arena& arena, const ExpertSizes& sizes) {
   const int64_t pairs = sizes.num_rows * sizes.num_slots;
-  return {.places = arena.tensor(DType::kI32, {pairs}),
-          .pairs = arena.tensor(DType::kI32, {pairs}),
-          .begins = arena.tensor(DType::kI32, {sizes.num_experts + 1}),
-          .jobs = arena.tensor(DType::kI32, {sizes.num_experts + 1}),
-          .rows = arena.tensor(DType::kBF16, {pairs, sizes.hidden}),
-          .gate_up = arena.tensor(DType::kBF16, {pairs, 2 * sizes.intermediate}),
-          .act = arena.tensor(DType::kBF16, {pairs, sizes.intermediate}),
-          .products = arena.tensor(DType::kF32, {pairs, sizes.hidden})};
+  ExpertScratch scratch{.places = arena.tensor(DType::kI32, {pairs}),
+                        .pairs = arena.tensor(DType::kI32, {pairs}),
+                        .begins = arena.tensor(DType::kI32, {sizes.num_experts + 1}),
+                        .jobs = arena.tensor(DType::kI32, {sizes.num_experts + 1}),
+                        .rows = {},
+                        .gate_up = {},
+                        .act = arena.tensor(DType::kBF16, {pairs, sizes.intermediate}),
+                        .products = {}};
+  Arena before_act = arena;
+  scratch.rows = before_act.tensor(DType::kBF16, {pairs, sizes.hidden});
+  scratch.gate_up = before_act.tensor(DType::kBF16, {pairs, 2 * sizes.intermediate});
+  scratch.products = arena.tensor(DType::kF32, {pairs, sizes.hidden});
+  if (before_act.used_bytes() > arena.used_bytes()) arena = before_act;
+  return scratch;
 }
 
 void route_experts(Stream& stream, const RouteExpertsArgs& args) {

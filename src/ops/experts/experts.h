@@ -56,7 +56,7 @@ struct ExpertScratch {
   TensorView rows;      // bf16 [m * k, hidden]: x of each pair
   TensorView gate_up;   // bf16 [m * k, 2 * intermediate]
   TensorView act;       // bf16 [m * k, intermediate]
-  TensorView products;  // f32 [m * k, hidden]
+  TensorView products;  // f32 [m * k, hidden]; may be where rows and gate_up are
 };
 
 struct ExpertSizes {
