@@ -110,6 +110,20 @@ __device__ __forceinline__ void wgmma_scores(float (&d)[64], uint64_t a, uint64_
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
+// d = a * b^T over 32 columns in e4m3 (d += with `accumulate`): 64 rows by 128 rows. Sums inside an
+// instruction have fewer bits than f32; add up few of them.
+__device__ __forceinline__ void wgmma_codes(float (&d)[64], uint64_t a, uint64_t b,
+                                            bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred accumulate;\n"
+      "setp.ne.b32 accumulate, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SLUICE_NAMES_64
+      "}, "
+      "%64, %65, accumulate, 1, 1;\n}\n"
+      : SLUICE_FLOATS_32(d, 0), SLUICE_FLOATS_32(d, 32)
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
 // d = a * b^T over 16 channels (d += with `accumulate`) with a in registers: 64 rows by 64 tokens.
 __device__ __forceinline__ void wgmma_scores(float (&d)[32], const uint32_t (&a)[4], uint64_t b,
                                              bool accumulate) {

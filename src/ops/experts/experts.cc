@@ -26,6 +26,8 @@ void require_scratch(ShapeContract& shapes, const ExpertScratch& scratch) {
   shapes.expect("scratch.rows", scratch.rows, DType::kBF16, {"pairs", "hidden"});
   shapes.expect("scratch.gate_up", scratch.gate_up, DType::kBF16, {"pairs", "2 * intermediate"});
   shapes.expect("scratch.act", scratch.act, DType::kBF16, {"pairs", "intermediate"});
+  shapes.bind("coded row", coded_row_bytes(shapes["intermediate"]));
+  shapes.expect("scratch.act_codes", scratch.act_codes, DType::kU8, {"pairs", "coded row"});
   shapes.expect("scratch.products", scratch.products, DType::kF32, {"pairs", "hidden"});
 }
 
@@ -41,11 +43,13 @@ ExpertScratch cut_expert_scratch(Arena& arena, const ExpertSizes& sizes) {
                         .rows = {},
                         .gate_up = {},
                         .act = arena.tensor(DType::kBF16, {pairs, sizes.intermediate}),
+                        .act_codes = {},
                         .products = {}};
   Arena before_act = arena;
   scratch.rows = before_act.tensor(DType::kBF16, {pairs, sizes.hidden});
   scratch.gate_up = before_act.tensor(DType::kBF16, {pairs, 2 * sizes.intermediate});
   scratch.products = arena.tensor(DType::kF32, {pairs, sizes.hidden});
+  scratch.act_codes = arena.tensor(DType::kU8, {pairs, coded_row_bytes(sizes.intermediate)});
   if (before_act.used_bytes() > arena.used_bytes()) arena = before_act;
   return scratch;
 }

@@ -46,16 +46,23 @@ struct RouteExpertsArgs {
 // Jiang 2024, arXiv 2401.04088.
 void route_experts(Stream& stream, const RouteExpertsArgs& args);
 
+// Bytes of a row in e4m3, with a scale for 128 columns.
+constexpr int64_t coded_row_bytes(int64_t num_columns) {
+  return num_columns + (num_columns + kScaleGroup - 1) / kScaleGroup * int64_t{sizeof(float)};
+}
+
 // Working memory of expert_mlp for up to m rows. A pair is a row and one of its k slots; pairs lie
 // by expert, and those of one expert by row.
 struct ExpertScratch {
-  TensorView places;    // i32 [m * k]: where each pair lies
-  TensorView pairs;     // i32 [m * k]: the pair at each place
-  TensorView begins;    // i32 [num_experts + 1]: the places of each expert
-  TensorView jobs;      // i32 [num_experts + 1]: how its product is cut
-  TensorView rows;      // bf16 [m * k, hidden]: x of each pair
-  TensorView gate_up;   // bf16 [m * k, 2 * intermediate]
-  TensorView act;       // bf16 [m * k, intermediate]
+  TensorView places;   // i32 [m * k]: where each pair lies
+  TensorView pairs;    // i32 [m * k]: the pair at each place
+  TensorView begins;   // i32 [num_experts + 1]: the places of each expert
+  TensorView jobs;     // i32 [num_experts + 1]: how its product is cut
+  TensorView rows;     // bf16 [m * k, hidden]: x of each pair
+  TensorView gate_up;  // bf16 [m * k, 2 * intermediate]
+  TensorView act;      // bf16 [m * k, intermediate]
+  // u8 [m * k, coded_row_bytes(intermediate)]: act in e4m3, then scales; may be where gate_up is.
+  TensorView act_codes;
   TensorView products;  // f32 [m * k, hidden]; may be where rows and gate_up are
 };
 

@@ -54,6 +54,7 @@ ExpertCall make_call(const ExpertMlpArgs& args) {
           .first_tiles = args.scratch.jobs.data<int32_t>(),
           .rows = halves(args.scratch.rows),
           .act = halves(args.scratch.act),
+          .act_codes = args.scratch.act_codes.bytes(),
           .products = args.scratch.products.data<float>(),
           .num_rows = static_cast<int32_t>(args.x.dim(0)),
           .num_slots = static_cast<int32_t>(args.experts.dim(1)),
@@ -92,6 +93,23 @@ void multiply_all(CudaStream& stream, const ExpertCall& call, const PackedExpert
   }
 }
 
+// Rows of pairs and act become e4m3, as in products of a dense MLP with many rows.
+void multiply_as_codes(CudaStream& stream, const ExpertMlpArgs& args, const ExpertCall& call) {
+  const WeightFormat format = call.gate_up.first.format;
+  const auto rows_at = [&](std::byte* codes, int64_t num_columns) {
+    return QuantizedRows{
+        .codes = codes,
+        .scales = reinterpret_cast<float*>(codes + int64_t{call.num_pairs()} * num_columns)};
+  };
+  const QuantizedRows rows = rows_at(args.scratch.rows.bytes(), call.hidden);
+  quantize_rows(stream, format, args.x, rows,
+                {.pairs = call.pairs, .num_slots = call.num_slots, .num_pairs = call.num_pairs()});
+  multiply_code_gates(stream, call, rows);
+  const QuantizedRows act = rows_at(call.act_codes, call.intermediate);
+  quantize_rows(stream, format, args.scratch.act, act);
+  multiply_code_downs(stream, call, act);
+}
+
 // Whether an expert fits the scratch, if it needs one.
 bool fits_scratch(CudaStream& stream, const PackedExperts& experts) {
   return experts.first.format == WeightFormat::kBFloat16 ||
@@ -120,8 +138,13 @@ void CudaOps::expert_mlp(Stream& on, const ExpertMlpArgs& args) const {
       return run_each_pair(stream, call);
     }
     sort_pairs(stream, call);
-    multiply_all(stream, call, args.gate_up, multiply_sorted_gates);
-    multiply_all(stream, call, args.down, multiply_sorted_downs);
+    if (multiplies_sorted_codes(stream, call)) {
+      multiply_as_codes(stream, args, call);
+    } else {
+      gather_pairs(stream, call);
+      multiply_all(stream, call, args.gate_up, multiply_sorted_gates);
+      multiply_all(stream, call, args.down, multiply_sorted_downs);
+    }
     sum_slots(stream, call);
   });
 }

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "ops/cuda/matmul/quantize_rows.h"
 #include "ops/experts/experts.h"
 
 namespace sluice {
@@ -32,6 +33,7 @@ struct ExpertCall {
   int32_t* first_tiles = nullptr;  // [num_experts + 1]: `jobs`; row tiles of experts before
   uint16_t* rows = nullptr;
   uint16_t* act = nullptr;
+  std::byte* act_codes = nullptr;
   float* products = nullptr;
   int32_t num_rows = 0;
   int32_t num_slots = 0;
@@ -54,8 +56,10 @@ void run_each_pair(CudaStream& stream, const ExpertCall& call);
 void multiply_uint4_pairs(CudaStream& stream, const ExpertCall& call);
 void multiply_e4m3_pairs(CudaStream& stream, const ExpertCall& call);
 
-// Fills places, pairs, begins, first_tiles and rows.
+// Fills places, pairs, begins and first_tiles.
 void sort_pairs(CudaStream& stream, const ExpertCall& call);
+// Fills rows.
+void gather_pairs(CudaStream& stream, const ExpertCall& call);
 // out from products: the slots of a row in their order.
 void sum_slots(CudaStream& stream, const ExpertCall& call);
 
@@ -73,6 +77,14 @@ bool multiplies_sorted_pairs(CudaStream& stream);
 // those of down. REQUIRES: as run_each_pair; multiplies_sorted_pairs; sort_pairs ran before.
 void multiply_sorted_gates(CudaStream& stream, const ExpertCall& call, const ExpertRange& range);
 void multiply_sorted_downs(CudaStream& stream, const ExpertCall& call, const ExpertRange& range);
+
+// Whether the weights are multiplied as e4m3: on Hopper, with scales of blocks or rows, and sizes
+// that are multiples of 128.
+bool multiplies_sorted_codes(CudaStream& stream, const ExpertCall& call);
+// As multiply_sorted_gates and multiply_sorted_downs for all experts; rows of pairs, or of act, in
+// e4m3, with scales as the weights' format groups columns. REQUIRES: multiplies_sorted_codes.
+void multiply_code_gates(CudaStream& stream, const ExpertCall& call, const QuantizedRows& rows);
+void multiply_code_downs(CudaStream& stream, const ExpertCall& call, const QuantizedRows& act);
 
 }  // namespace cuda
 }  // namespace sluice

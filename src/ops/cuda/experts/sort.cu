@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) place_pairs(ExpertCall call) {
 }
 
 // grid: places. rows[place] = x of the pair's row.
-__global__ void __launch_bounds__(256) gather_pairs(ExpertCall call) {
+__global__ void __launch_bounds__(256) gather_rows(ExpertCall call) {
   const int64_t place = blockIdx.x;
   const int64_t row = call.pairs[place] / call.num_slots;
   const auto* from = reinterpret_cast<const Bf16x8*>(call.x + row * call.hidden);
@@ -117,8 +117,12 @@ void sort_pairs(CudaStream& stream, const ExpertCall& call) {
   count_pairs<<<num_experts, kThreads, 0, handle>>>(call);
   scan_counts<<<1, kThreads, 0, handle>>>(call);
   place_pairs<<<num_experts, kThreads, 0, handle>>>(call);
-  gather_pairs<<<static_cast<unsigned>(call.num_pairs()), 256, 0, handle>>>(call);
   check_cuda(cudaGetLastError(), "launch of the sort of experts");
+}
+
+void gather_pairs(CudaStream& stream, const ExpertCall& call) {
+  gather_rows<<<static_cast<unsigned>(call.num_pairs()), 256, 0, stream.handle()>>>(call);
+  check_cuda(cudaGetLastError(), "launch of the gather of experts' rows");
 }
 
 void sum_slots(CudaStream& stream, const ExpertCall& call) {

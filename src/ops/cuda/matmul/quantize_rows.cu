@@ -16,10 +16,15 @@ constexpr int kGroupLanes = kScaleGroup / kLaneColumns;
 
 struct QuantizeCall {
   const uint16_t* x;
+  RowsOfPairs from;
   uint2* codes;  // of 8 columns
   float* scales;
   int64_t num_rows;
   int32_t k;
+
+  __device__ int64_t source(int64_t row) const {
+    return from.pairs == nullptr ? row : from.pairs[row] / from.num_slots;
+  }
 };
 
 __device__ inline float largest_of(const float (&values)[kLaneColumns]) {
@@ -54,7 +59,8 @@ __global__ void __launch_bounds__(kThreads) quantize_groups(QuantizeCall call) {
   wait_for_earlier_work();
   if (row >= call.num_rows) return;  // of whole groups: k is a multiple of 128
   float values[kLaneColumns];
-  unpack(reinterpret_cast<const Bf16x8*>(call.x)[piece], values);
+  const int64_t source = call.source(row) * pieces_per_row + piece % pieces_per_row;
+  unpack(reinterpret_cast<const Bf16x8*>(call.x)[source], values);
   float largest = largest_of(values);
 #pragma unroll
   for (int step = kGroupLanes / 2; step > 0; step /= 2) {
@@ -68,9 +74,10 @@ __global__ void __launch_bounds__(kThreads) quantize_groups(QuantizeCall call) {
 // grid: rows. A row is read twice, the second time from the cache: it is too long for registers.
 __global__ void __launch_bounds__(kThreads) quantize_whole_rows(QuantizeCall call) {
   const int64_t pieces_per_row = call.k / kLaneColumns;
-  const auto* x = reinterpret_cast<const Bf16x8*>(call.x) + blockIdx.x * pieces_per_row;
   __shared__ float of_warps[kThreads / kWarpThreads];
   wait_for_earlier_work();
+  const auto* x =
+      reinterpret_cast<const Bf16x8*>(call.x) + call.source(blockIdx.x) * pieces_per_row;
   float values[kLaneColumns];
   float largest = 0.0f;
   for (int64_t piece = threadIdx.x; piece < pieces_per_row; piece += kThreads) {
@@ -96,11 +103,12 @@ __global__ void __launch_bounds__(kThreads) quantize_whole_rows(QuantizeCall cal
 }  // namespace
 
 void quantize_rows(CudaStream& stream, WeightFormat format, const TensorView& x,
-                   const QuantizedRows& to) {
+                   const QuantizedRows& to, const RowsOfPairs& from) {
   const QuantizeCall call = {.x = reinterpret_cast<const uint16_t*>(x.bytes()),
+                             .from = from,
                              .codes = reinterpret_cast<uint2*>(to.codes),
                              .scales = to.scales,
-                             .num_rows = x.dim(0),
+                             .num_rows = from.pairs == nullptr ? x.dim(0) : from.num_pairs,
                              .k = static_cast<int32_t>(x.dim(1))};
   if (format == WeightFormat::kE4m3Rows) {
     quantize_whole_rows<<<static_cast<unsigned>(call.num_rows), kThreads, 0, stream.handle()>>>(
