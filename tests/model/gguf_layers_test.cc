@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -149,10 +150,11 @@ TEST(GgufHybrid, OtherNumbersOfExpertsNameTheTensor) {
                            .replace("blk.1.ffn_up_exps.weight", "v.lk.1.ffn_up_exps.weigh")
                            .weights_error(ErrorCode::kModel),
                        "\"model.layers.1.mlp.experts.0.up_proj.weight\" is missing"));
-  EXPECT_TRUE(contains(HybridFile()
-                           .replace("blk.0.ffn_gate_shexp.weight", "blk.00.ffn_gate_exps.weight")
-                           .weights_error(ErrorCode::kModel),
-                       "blk.00.ffn_gate_exps.weight\" has 2 dimensions"));
+  EXPECT_TRUE(
+      contains(HybridFile()
+                   .replace("blk.0.ffn_gate_shexp.weight", "blk.00.ffn_gate_exps.weight")
+                   .weights_error(ErrorCode::kModel),
+               "blk.00.ffn_gate_exps.weight\" has shape [32, 64]; one of all experts has 3"));
 }
 
 TEST(GgufHybrid, TensorsThatAreMissingOrUnknownAreNamed) {
@@ -215,6 +217,29 @@ TEST(GgufHybrid, TheOrderOfValueHeadsIsTheFiles) {
                            plain.begin() + in_file * 64))
         << row;
   }
+}
+
+// Every damaged header is read, or an error.
+TEST(GgufHybrid, DamagedFilesAreErrors) {
+  const std::string good = slurp(golden_gguf("mixed-hybrid.gguf"));
+  const size_t header_bytes = good.find("blk.2.ffn_up_exps.weight") + 60;
+  const TempDir dir;
+  std::mt19937_64 random(13);
+  int num_errors = 0;
+  for (int i = 0; i < 1000; ++i) {
+    std::string bytes = good;
+    for (int change = 0; change < 2; ++change) {
+      bytes[random() % header_bytes] = static_cast<char>(random());
+    }
+    const ModelDirectory directory(dir.write("model.gguf", bytes));
+    try {
+      const Checkpoint checkpoint(directory);
+      read_model_config(directory);
+    } catch (const Error&) {
+      ++num_errors;
+    }
+  }
+  EXPECT_GT(num_errors, 300);
 }
 
 // Two names for one place.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/error.h"
 #include "core/printable.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::string_view kLayerPrefix = "blk.";
 constexpr std::string_view kWeight = ".weight";
+constexpr int64_t kMaxStacked = 4096;  // experts; each gets a name
 
 using NamePair = std::pair<std::string_view, std::string_view>;
 
@@ -193,12 +195,12 @@ std::vector<GgufPlace> GgufWeights::expert_places(const GgufFile& owner, const G
                                                   const LayerName& where) const {
   const std::vector<std::string_view> parts = stacked_parts(where.part);
   const auto num_parts = std::ssize(parts);
-  if (tensor.shape.size() != 3 || tensor.shape[1] % num_parts != 0) {
-    fail_tensor(
-        owner, tensor,
-        fmt::format("has {} dimensions, the second of {}; one of all experts has 3, and "
-                    "the second is a multiple of {}",
-                    tensor.shape.size(), tensor.shape.size() > 1 ? tensor.shape[1] : 0, num_parts));
+  const bool is_stack = tensor.shape.size() == 3 && tensor.shape[1] % num_parts == 0;
+  if (!is_stack || tensor.shape[0] > kMaxStacked) {
+    fail_tensor(owner, tensor,
+                fmt::format("has shape [{}]; one of all experts has 3 dimensions: at most {}, a "
+                            "multiple of {}, and the length of rows",
+                            fmt::join(tensor.shape, ", "), kMaxStacked, num_parts));
   }
   const uint64_t part_bytes =
       (tensor.end - tensor.begin) / static_cast<uint64_t>(tensor.shape[0] * num_parts);
