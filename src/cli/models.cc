@@ -15,7 +15,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
-#include "io/gguf/gguf_weights.h"
+#include "io/gguf/gguf_model.h"
 #include "io/hub_cache.h"
 #include "io/json.h"
 #include "sluice/inspect.h"

@@ -1,7 +1,10 @@
 // Reads tensors, and parts of them, from their files.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "core/error.h"
 #include "io/model_directory.h"
@@ -41,7 +44,17 @@ void CheckpointTensor::read_whole(size_t offset, std::span<std::byte> dst) const
   std::vector<float> elements(dst.size() / sizeof(float));
   read_gguf_elements(*file, file_offset, *storage, static_cast<int64_t>(offset / sizeof(float)),
                      elements);
+  if (storage->values == GgufValues::kDecay) require_finite(elements);
   std::memcpy(dst.data(), elements.data(), dst.size());
+}
+
+void CheckpointTensor::require_finite(std::span<const float> elements) const {
+  if (std::ranges::all_of(elements, [](float element) { return std::isfinite(element); })) return;
+  throw Error(ErrorCode::kModel,
+              fmt::format("tensor \"{}\" is made of decays (ssm_a), and one is not below 0; fetch "
+                          "the file again",
+                          name),
+              file->path().string());
 }
 
 // Of columns the rows between are read ahead as well: pages of the file hold both. Of a part of a

@@ -227,6 +227,10 @@ void Checkpoint::add_tensor(const std::filesystem::path& path, const std::string
                             Entry entry) {
   const auto [slot, inserted] = entries_.emplace(name, std::move(entry));
   if (inserted) return;
+  if (slot->second.file == files_.size()) {
+    fail_model(path.string(), "tensor {} is there under two names; fetch the file again",
+               describe_json(name));
+  }
   fail_model(path.string(), "tensor {} is also in {}; a tensor must be in one shard only",
              describe_json(name), files_[slot->second.file].path().filename().string());
 }
@@ -236,28 +240,19 @@ void Checkpoint::add_tensor(const std::filesystem::path& path, const std::string
 void Checkpoint::add_gguf(const std::filesystem::path& path) {
   described_by_ = "its metadata";
   const GgufFile first(path);
+  const GgufWeights weights(first);
   for (const std::filesystem::path& shard : gguf_shards(first)) {
     GgufFile owner(shard);
-    for (const GgufTensor& tensor : owner.tensors()) add_gguf_tensor(first, owner, tensor);
+    for (const GgufTensor& tensor : owner.tensors()) {
+      for (GgufPlace& place : weights.places(owner, tensor)) {
+        num_bytes_ += num_elements(place.shape) * sizeof(float);
+        add_tensor(shard, place.name,
+                   {files_.size(), place.begin, place.end, std::string(tensor.type->name),
+                    DType::kF32, std::move(place.shape), place.storage});
+      }
+    }
     files_.push_back(std::move(owner).take_file());
   }
-}
-
-void Checkpoint::add_gguf_tensor(const GgufFile& first, const GgufFile& owner,
-                                 const GgufTensor& tensor) {
-  if (tensor.name == kGgufRopeFactors) return;  // the configuration reads it
-  const std::optional<std::string> name = hf_tensor_name(tensor.name);
-  if (!name) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("tensor {} has no place in a model of architecture {} as Sluice knows "
-                            "it; choose a model without",
-                            describe_json(tensor.name), gguf_architecture(first)),
-                owner.name());
-  }
-  num_bytes_ += static_cast<uint64_t>(tensor.num_elements) * sizeof(float);
-  add_tensor(owner.file().path(), *name,
-             {files_.size(), tensor.begin, tensor.end, std::string(tensor.type->name), DType::kF32,
-              tensor.shape, gguf_storage(first, owner, tensor)});
 }
 
 // In the file, by the names that the file has for its types.

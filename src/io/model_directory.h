@@ -82,6 +82,8 @@ struct CheckpointTensor {
 
  private:
   void read_whole(size_t offset, std::span<std::byte> dst) const;
+  // Errors: kModel naming the tensor.
+  void require_finite(std::span<const float> elements) const;
 };
 
 // The weight files of a model: GGUF, model.safetensors, or the shards of
@@ -152,7 +154,6 @@ class Checkpoint {
   void add_file(const std::filesystem::path& path);
   void add_shards(const ModelDirectory& directory, const std::filesystem::path& index_path);
   void add_gguf(const std::filesystem::path& path);
-  void add_gguf_tensor(const GgufFile& first, const GgufFile& owner, const GgufTensor& tensor);
   // Adds a tensor of the file that is opened next. Errors: kModel if there is one of this name.
   void add_tensor(const std::filesystem::path& path, const std::string& name, Entry entry);
 

@@ -122,7 +122,7 @@ DeltaNet read_delta_net(const JsonObject& config, const ModelConfig& model) {
     config.fail("linear_num_value_heads",
                 fmt::format("a multiple of linear_num_key_heads {}", net.shape.num_k_heads));
   }
-  net.is_grouped = model.architecture == Architecture::kQwen3Next;
+  net.is_grouped = net.groups_gates = model.architecture == Architecture::kQwen3Next;
   return net;
 }
 

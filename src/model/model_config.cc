@@ -13,7 +13,7 @@
 #include "io/json.h"
 #include "io/model_file.h"
 #include "model/config_limits.h"
-#include "model/gguf_config.h"
+#include "model/gguf/gguf_config.h"
 #include "model/mixer_config.h"
 #include "model/mlp_config.h"
 #include "model/quantization.h"

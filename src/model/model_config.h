@@ -87,7 +87,7 @@ int64_t max_positions(const ModelConfig& config);
 RopeFrequencies rope_frequencies(const ModelConfig& config);
 
 // Reads config.json and, where there is one, generation_config.json; or the metadata of a GGUF file
-// (model/gguf_config.h), which suggests no sampling.
+// (model/gguf/gguf_config.h), which suggests no sampling.
 //
 // Errors: kModel naming file, key, value and range for anything missing, of the wrong type, zero,
 // negative, too large or contradictory; kUnsupported naming the key and what is supported for other

@@ -256,8 +256,9 @@ WeightQuantization read_quantization(const JsonObject& config) {
 }
 
 bool is_unread_scale(std::string_view tensor) {
-  constexpr std::string_view kSuffixes[] = {".input_scale", ".activation_scale", ".k_scale",
-                                            ".v_scale",     ".output_scale",     ".kv_scale"};
+  constexpr std::string_view kSuffixes[] = {
+      ".input_scale", ".activation_scale",     ".k_scale", ".v_scale", ".output_scale",
+      ".kv_scale",    "_proj_activation_scale"};
   return std::ranges::any_of(kSuffixes, [&](auto suffix) { return tensor.ends_with(suffix); });
 }
 

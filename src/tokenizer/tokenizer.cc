@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "io/gguf/gguf_weights.h"
+#include "io/gguf/gguf_model.h"
 #include "io/model_file.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "io/gguf/gguf_weights.h"
+#include "io/gguf/gguf_model.h"
 #include "io/json.h"
 #include "io/model_file.h"
 #include "tokenizer/gguf_tokenizer.h"

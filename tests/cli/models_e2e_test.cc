@@ -109,6 +109,17 @@ TEST_F(NamedModels, OfGgufFilesAreListedAndRun) {
   EXPECT_NE(inspected.out.find("Q4_K"), std::string::npos) << inspected.out;
 }
 
+// A hybrid's file says what of it is not run, and each type of its tensors; experts count one by
+// one.
+TEST_F(NamedModels, AHybridsGgufFileIsInspected) {
+  const fs::path file = testing::source_dir() / "tests/golden/gguf/mixed-hybrid.gguf";
+  const Outcome inspected = in_cache({"inspect", file.string()});
+  EXPECT_NE(inspected.out.find("53 tensors, GGUF: F32 "), std::string::npos) << inspected.out;
+  EXPECT_NE(inspected.out.find("4 tensors of vision and of draft layers (mtp) are not read"),
+            std::string::npos)
+      << inspected.out;
+}
+
 TEST_F(NamedModels, WhoHasNoneIsToldHowToGetOne) {
   const Outcome outcome = in_cache({"models"}, {"HF_HUB_CACHE=" + path("absent")});
   EXPECT_EQ(outcome.exit_code, 0);

@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 
 #include "io/expect_error.h"
-#include "io/gguf/gguf_weights.h"
+#include "io/gguf/gguf_model.h"
 #include "io/model_directory.h"
 #include "io/temp_dir.h"
 #include "support/sanitizer.h"

@@ -69,7 +69,7 @@ TEST_P(GgufTokenizer, GivesTheSameIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, GgufTokenizer,
-                         ::testing::Values("gpt2", "llama3", "qwen", "smollm2"));
+                         ::testing::Values("gpt2", "llama3", "qwen", "qwen35", "smollm2"));
 
 // Vocabularies that lack some bytes, like that of SmolLM2.
 TEST(GoldenMissingBytes, GivesTheSameIds) {

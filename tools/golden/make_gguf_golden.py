@@ -5,9 +5,13 @@
 
 Written:
 - NAME.gguf of models of tests/golden/models: the same bf16 weights under llama.cpp's names, with its order
-  of the rows of q and k (llama) and Llama 3's rope scaling as divisors; qwen2's in two files.
+  of the rows of q and k (llama) and Llama 3's rope scaling as divisors; qwen2's in two files. Of mixtures
+  and hybrids with all that its converter changes: one tensor of all experts, 1 + w for norms, -exp(A_log),
+  value heads in another order, rows of in_proj_qkvz sorted (but for the first layer, as old files have it).
 - mixed.gguf: one layer with a tensor of every type that Sluice reads, random blocks; and mixed/, the
   Hugging Face directory of the same model, whose F32 weights `gguf.quants.dequantize` has made.
+- mixed-hybrid.gguf and mixed-hybrid/: the same of a hybrid with experts, as Ollama writes its keys, with a
+  part for pictures and a layer that drafts.
 - tokenizer-FAMILY.gguf: the vocabularies of tests/golden/tokenizer, without tensors.
 Needs: gguf 0.19.0, numpy. The written bytes are always the same.
 """
@@ -21,21 +25,19 @@ import struct
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
+from gguf_conversion import ARCHITECTURES, convert, gguf_name, heads_of, hf_names, permute, untile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests/golden/models"
 TOKENIZERS = ROOT / "tests/golden/tokenizer"
-NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-LAYER_NAMES = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}
 HALF_FIELDS = {Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q8_0: [0],
                Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208]}
+# llama.cpp's converter keeps these matrices in F32.
+F32_PARTS = ("ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight")
 CONTROL, NORMAL, USER_DEFINED, UNUSED = 3, 1, 4, 5
-PRES = {"llama3": "llama-bpe", "qwen": "qwen2", "smollm2": "smollm", "gpt2": "gpt-2"}
+LAYER_MODELS = ("mixtral-experts4", "qwen2moe-experts6", "qwen3moe-experts8", "qwen3moe-experts8-pair",
+                "qwen35-hybrid-nested", "qwen35moe-hybrid-experts8", "qwen3next-hybrid-experts6")
+PRES = {"llama3": "llama-bpe", "qwen": "qwen2", "qwen35": "qwen35", "smollm2": "smollm", "gpt2": "gpt-2"}
 
 
 def read_safetensors(path):
@@ -60,29 +62,9 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
-def gguf_name(name):
-    stem, suffix = name.rsplit(".", 1)
-    if stem in NAMES:
-        return f"{NAMES[stem]}.{suffix}"
-    _, _, layer, part = stem.split(".", 3)
-    return f"blk.{layer}.{LAYER_NAMES[part]}.{suffix}"
-
-
-def permute(rows, num_heads):
-    """llama.cpp's order of the rows of q and k: convert_hf_to_gguf.py, LlamaModel.permute."""
-    return (rows.reshape(num_heads, 2, rows.shape[0] // num_heads // 2, *rows.shape[1:])
-            .swapaxes(1, 2).reshape(rows.shape))
-
-
 def unpermute(rows, num_heads):
     return (rows.reshape(num_heads, rows.shape[0] // num_heads // 2, 2, *rows.shape[1:])
             .swapaxes(1, 2).reshape(rows.shape))
-
-
-def heads_of(name, config):
-    """The number of heads if llama.cpp permutes the rows of this tensor, else none."""
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    return heads.get(name.split(".")[-2]) if config["model_type"] == "llama" else None
 
 
 def rope_divisors(rope, head_dim):
@@ -109,7 +91,7 @@ def write_config(writer, config):
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_bos_token_id(config["bos_token_id"])
-    if config["model_type"] != "qwen2":  # which has no such keys in real files
+    if config["model_type"] not in ("qwen2", "qwen2_moe"):  # which have no such keys in real files
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     rope = config["rope_parameters"]
@@ -142,6 +124,72 @@ def make_model(out, name, split):
             writer.add_tensor(gguf_name(hf), (values.astype("<u4") << 16).view("<f4"))
         else:
             writer.add_tensor(gguf_name(hf), np.ascontiguousarray(values).view(np.uint8), raw_dtype=Type.BF16)
+    finish(writer)
+
+
+def to_f32(data, shape):
+    return (np.frombuffer(data, dtype="<u2").astype("<u4") << 16).view("<f4").reshape(shape)
+
+
+def write_layers(writer, config):
+    """The keys of mixtures and hybrids."""
+    arch = ARCHITECTURES[config["model_type"]]
+    if "num_experts_per_tok" in config:
+        writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        if arch != "llama":
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        if "shared_expert_intermediate_size" in config:
+            writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+        if config.get("norm_topk_prob", True) == (arch == "qwen2moe"):  # other than llama.cpp's own
+            writer.add_expert_weights_norm(config["norm_topk_prob"])
+    if "linear_num_key_heads" not in config:
+        return
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    rotary = int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"])
+    writer.add_rope_dimension_count(rotary)
+    if arch != "qwen3next":
+        sections = config["rope_parameters"].get("mrope_section", [11, 11, 10])
+        writer.add_rope_dimension_sections([*sections, 0])
+
+
+def write_layer_types(writer, config):
+    if "layer_types" not in config or "linear_num_key_heads" not in config:
+        return
+    is_linear = [kind == "linear_attention" for kind in config["layer_types"]]
+    for interval in range(2, 5):
+        if is_linear == [(i + 1) % interval != 0 for i in range(len(is_linear))]:
+            writer.add_full_attention_interval(interval)
+            return
+    writer.add_array(f"{ARCHITECTURES[config['model_type']]}.attention.recurrent_layers", is_linear)
+
+
+def add_bf16(writer, name, values):
+    """A tensor of bf16 numbers as llama.cpp stores it: vectors and some matrices in F32."""
+    if values.ndim == 1 or name.endswith(F32_PARTS):
+        writer.add_tensor(name, np.ascontiguousarray(values, dtype="<f4"))
+        return
+    bits = np.ascontiguousarray(values, dtype="<f4").view("<u4") >> 16
+    writer.add_tensor(name, np.ascontiguousarray(bits.astype("<u2")).view(np.uint8), raw_dtype=Type.BF16)
+
+
+def make_layers(out, name):
+    """A mixture or hybrid of tests/golden/models."""
+    config = json.loads((MODELS / name / "config.json").read_text())
+    config = config.get("text_config", config)
+    tensors = {hf.replace("model.language_model.", "model."): to_f32(data, shape)
+               for hf, (_, shape, data) in sorted(read_safetensors(MODELS / name / "model.safetensors").items())
+               if not hf.startswith("model.visual.")}
+    writer = gguf.GGUFWriter(out / f"{name}.gguf", ARCHITECTURES[config["model_type"]])
+    write_config(writer, config)
+    write_layers(writer, config)
+    write_layer_types(writer, config)
+    for own, values in convert(tensors, config, fused=name.endswith("pair")).items():
+        add_bf16(writer, own, values)
     finish(writer)
 
 
@@ -194,6 +242,93 @@ def make_mixed(out):
     write_safetensors(out / "mixed/model.safetensors", expected)
 
 
+MIXED_HYBRID = {
+    "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "hidden_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 16,
+    "intermediate_size": 64, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    "bos_token_id": 0, "eos_token_id": 1, "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}}
+# Two value heads share a block of 256 columns of ssm_out.
+MIXED_HYBRID_TYPES = {
+    "token_embd": (16, 64, Type.Q8_0), "blk.0.attn_qkv": (320, 64, Type.Q4_0), "blk.0.attn_gate": (256, 64, Type.Q5_0),
+    "blk.0.ssm_beta": (4, 64, Type.Q8_0), "blk.0.ssm_alpha": (4, 64, Type.Q5_1), "blk.0.ssm_out": (64, 256, Type.Q4_K),
+    "blk.1.attn_q": (128, 64, Type.Q4_1), "blk.1.attn_k": (32, 64, Type.Q5_0), "blk.1.attn_v": (32, 64, Type.Q8_0),
+    "blk.1.attn_output": (64, 64, Type.Q4_0),
+}
+MIXED_EXPERT_TYPES = {"ffn_gate_exps": (3, 32, 64, Type.Q4_0), "ffn_up_exps": (3, 32, 64, Type.Q5_1),
+                      "ffn_down_exps": (3, 64, 32, Type.Q8_0), "ffn_gate_shexp": (32, 64, Type.Q8_0),
+                      "ffn_up_shexp": (32, 64, Type.Q4_1), "ffn_down_shexp": (64, 32, Type.Q5_0)}
+
+
+def mixed_hybrid_vectors(random):
+    """Names of Hugging Face with numbers of bf16, which the file has in F32."""
+    lengths = {"model.norm.weight": (64,), "model.layers.0.linear_attn.A_log": (4,),
+               "model.layers.0.linear_attn.dt_bias": (4,), "model.layers.0.linear_attn.norm.weight": (64,),
+               "model.layers.0.linear_attn.conv1d.weight": (320, 1, 4), "model.layers.1.self_attn.q_norm.weight": (32,),
+               "model.layers.1.self_attn.k_norm.weight": (32,)}
+    for layer in range(2):
+        for part, shape in {"input_layernorm": (64,), "post_attention_layernorm": (64,), "mlp.gate": (3, 64),
+                            "mlp.shared_expert_gate": (1, 64)}.items():
+            lengths[f"model.layers.{layer}.{part}.weight"] = shape
+    draw = {name: random.standard_normal(shape).astype("<f4") * np.float32(0.3) for name, shape in lengths.items()}
+    return {name: (values.view("<u4") >> 16 << 16).view("<f4") for name, values in draw.items()}
+
+
+def add_mixed_hybrid_matrices(writer, random, expected):
+    kinds = dict(MIXED_HYBRID_TYPES)
+    for layer in range(2):
+        kinds.update({f"blk.{layer}.{name}": kind for name, kind in MIXED_EXPERT_TYPES.items()})
+    for own, (*shape, kind) in kinds.items():
+        blocks = random_blocks(random, math.prod(shape[:-1]), shape[-1], kind)
+        writer.add_tensor(f"{own}.weight", blocks.reshape(*shape[:-1], -1), raw_dtype=kind)
+        values = gguf.quants.dequantize(blocks, kind).reshape(shape)
+        if own == "token_embd":
+            expected["model.embed_tokens.weight"] = values
+            continue
+        _, layer, part = own.split(".")
+        if part.endswith("_exps"):
+            name = f"{part.split('_')[1]}_proj.weight"
+            for expert in range(shape[0]):
+                expected[f"model.layers.{layer}.mlp.experts.{expert}.{name}"] = values[expert]
+            continue
+        hf = f"{hf_names()[part]}.weight"
+        if hf.startswith("linear_attn."):
+            values = untile(values, hf[len("linear_attn."):], MIXED_HYBRID)
+        expected[f"model.layers.{layer}.{hf}"] = values
+
+
+def make_mixed_hybrid(out):
+    """Keys as Ollama writes them: KV heads of each layer, three sections, ssm_dt without an ending, pictures in the
+    same file. The last layer drafts."""
+    random, expected = np.random.default_rng(9), {}
+    writer = gguf.GGUFWriter(out / "mixed-hybrid.gguf", "qwen35moe")
+    config = {**MIXED_HYBRID, "num_hidden_layers": 3, "num_key_value_heads": [0, 1, 1]}
+    write_config(writer, config)
+    write_layers(writer, {**config, "rope_parameters": {**config["rope_parameters"], "mrope_section": [2, 1]}})
+    writer.add_uint32("qwen35moe.nextn_predict_layers", 1)
+    writer.add_bool("qwen35moe.ssm.v_head_reordered", True)
+    writer.add_bool("qwen35moe.norm_top_k_prob", True)
+    writer.add_uint32("qwen35moe.vision.block_count", 1)
+    add_mixed_hybrid_matrices(writer, random, expected)
+    for name, values in mixed_hybrid_vectors(random).items():
+        expected[name] = values
+        for own, converted in convert({name: values}, MIXED_HYBRID).items():
+            own = own.replace("ssm_dt.bias", "ssm_dt")
+            if own.endswith("ffn_gate_inp_shexp.weight"):
+                converted = converted[0] if own.startswith("blk.0.") else converted  # with and without a dimension of 1
+            writer.add_tensor(own, np.ascontiguousarray(converted))
+    for own, shape in {"v.blk.0.attn_q.weight": (4, 4), "blk.2.nextn.eh_proj.weight": (2, 4),
+                       "blk.2.attn_norm.weight": (4,), "blk.2.ffn_up_exps.weight": (2, 2, 4)}.items():
+        writer.add_tensor(own, np.zeros(shape, dtype="<f4"))
+    finish(writer)
+    (out / "mixed-hybrid").mkdir(exist_ok=True)
+    (out / "mixed-hybrid/config.json").write_text(json.dumps(MIXED_HYBRID, indent=2) + "\n")
+    write_safetensors(out / "mixed-hybrid/model.safetensors", expected)
+
+
 def make_tokenizer(out, family):
     document = json.loads((TOKENIZERS / family / "tokenizer.json").read_text(encoding="utf-8"))
     model, added = document["model"], document["added_tokens"]
@@ -225,7 +360,10 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     for name in ("llama-group4-llama3", "qwen2-group2-yarn", "qwen3-group2-tied"):
         make_model(out, name, name.startswith("qwen2"))
+    for name in LAYER_MODELS:
+        make_layers(out, name)
     make_mixed(out)
+    make_mixed_hybrid(out)
     for family in PRES:
         make_tokenizer(out, family)
 

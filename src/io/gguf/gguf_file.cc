@@ -380,7 +380,10 @@ std::vector<int64_t> GgufFile::get_ints(std::string_view key, int64_t min, int64
   std::vector<int64_t> numbers;
   numbers.reserve(value.count);
   for (uint64_t i = 0; i < value.count; ++i) {
-    const auto number = integer_at(value.type, value.begin + i * bytes_of(value.type));
+    const size_t at = value.begin + i * bytes_of(value.type);
+    const auto number = value.type == GgufValueType::kBool
+                            ? std::optional<int64_t>(header_[at] != 0)
+                            : integer_at(value.type, at);
     if (!number || *number < min || *number > max) fail(key, allowed);
     numbers.push_back(*number);
   }

@@ -91,7 +91,7 @@ class GgufFile {
   int64_t get_int(std::string_view key, int64_t min, int64_t max) const;
   double get_double(std::string_view key) const;
   std::string get_string(std::string_view key) const;
-  // Lists; one number counts as a list of one. Strings point into this object.
+  // Lists; one number counts as a list of one, and true as 1. Strings point into this object.
   std::vector<int64_t> get_ints(std::string_view key, int64_t min, int64_t max) const;
   std::vector<std::string_view> get_strings(std::string_view key) const;
 

@@ -53,6 +53,14 @@ std::vector<ChannelPart> channel_parts(const DeltaShape& shape, Shard shard) {
   return parts;
 }
 
+// Lists the next rows of a tensor.
+void add_next_rows(WeightLayout& layout, WeightLayout::RowRange& range, const PackedWeight& matrix,
+                   int64_t num_rows, int64_t row_begin) {
+  range.num_rows = num_rows;
+  layout.add_row_range(range, matrix, row_begin);
+  range.from += num_rows;
+}
+
 }  // namespace
 
 int64_t chunk_border(std::span<const PrefillSpan> spans, int64_t begin, int64_t end) {
@@ -87,11 +95,9 @@ DeltaNet::Weights DeltaNet::lay_out(WeightLayout& layout, const std::string& pre
                                     int64_t hidden) const {
   const std::string name = prefix + "linear_attn.";
   Weights w;
-  if (is_grouped) {
-    lay_out_grouped(layout, name, hidden, w);
-  } else {
-    lay_out_in(layout, name, hidden, w);
-  }
+  is_grouped ? lay_out_grouped_in(layout, name, hidden, w) : lay_out_in(layout, name, hidden, w);
+  groups_gates ? lay_out_grouped_gates(layout, name, hidden, w)
+               : lay_out_gates(layout, name, hidden, w);
   lay_out_vectors(layout, name, w);
   w.out = layout.matrix(hidden, shape.v_width(), {name + "out_proj"});
   layout.add_rows(name + "out_proj.weight", w.out, 0, hidden, shard.columns(shape.v_width()));
@@ -121,8 +127,6 @@ void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, int64_t
   const int64_t channels = shape.num_channels();
   const int64_t part_rows = shard.is_part() ? std::gcd(shape.k_width(), shape.v_width()) : channels;
   w.in = layout.matrix(in_width(), hidden, {name + "in_proj_qkv", name + "in_proj_z"}, part_rows);
-  w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden,
-                          {name + "in_proj_b", name + "in_proj_a"}, shape.num_v_heads);
   for (const ChannelPart& part : channel_parts(shape, shard)) {
     if (!part.slice.present()) {
       layout.add_rows(qkv, w.in, part.begin, part.count);
@@ -136,6 +140,12 @@ void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, int64_t
   }
   layout.add_rows(name + "in_proj_z.weight", w.in, channels, shape.v_width(),
                   shard.rows(shape.v_width()));
+}
+
+void DeltaNet::lay_out_gates(WeightLayout& layout, const std::string& name, int64_t hidden,
+                             Weights& w) const {
+  w.gates = layout.matrix(2 * int64_t{shape.num_v_heads}, hidden,
+                          {name + "in_proj_b", name + "in_proj_a"}, shape.num_v_heads);
   const TensorSlice heads = shard.rows(shape.num_v_heads);
   layout.add_rows(name + "in_proj_b.weight", w.gates, 0, shape.num_v_heads, heads);
   layout.add_rows(name + "in_proj_a.weight", w.gates, shape.num_v_heads, shape.num_v_heads, heads);
@@ -144,33 +154,33 @@ void DeltaNet::lay_out_in(WeightLayout& layout, const std::string& name, int64_t
 // Qwen3-Next: a key head has its rows of q and k, then those of v and z of its value heads; of the
 // gates b and a of these. A rank's key heads are neighbours. Blocks of scales stay whole where
 // heads have a multiple of their rows.
-void DeltaNet::lay_out_grouped(WeightLayout& layout, const std::string& name, int64_t hidden,
-                               Weights& w) const {
-  const int64_t v_heads = shape.num_v_heads / shape.num_k_heads;
-  const int64_t v_rows = v_heads * shape.v_dim;
-  const int64_t num_gates = 2 * int64_t{shape.num_v_heads};
+void DeltaNet::lay_out_grouped_in(WeightLayout& layout, const std::string& name, int64_t hidden,
+                                  Weights& w) const {
+  const int64_t v_rows = shape.num_v_heads / shape.num_k_heads * int64_t{shape.v_dim};
   w.in = layout.matrix(in_width(), hidden, {name + "in_proj_qkvz"},
                        std::gcd(int64_t{shape.k_dim}, v_rows));
-  w.gates = layout.matrix(num_gates, hidden, {name + "in_proj_ba"}, v_heads);
   WeightLayout::RowRange in{.name = name + "in_proj_qkvz.weight",
                             .num_tensor_rows = shard.num_ranks * in_width(),
                             .from = shard.rank * in_width()};
+  for (int64_t head = 0; head < shape.num_k_heads; ++head) {
+    add_next_rows(layout, in, w.in, shape.k_dim, head * shape.k_dim);
+    add_next_rows(layout, in, w.in, shape.k_dim, shape.k_width() + head * shape.k_dim);
+    add_next_rows(layout, in, w.in, v_rows, 2 * shape.k_width() + head * v_rows);
+    add_next_rows(layout, in, w.in, v_rows, shape.num_channels() + head * v_rows);
+  }
+}
+
+void DeltaNet::lay_out_grouped_gates(WeightLayout& layout, const std::string& name, int64_t hidden,
+                                     Weights& w) const {
+  const int64_t v_heads = shape.num_v_heads / shape.num_k_heads;
+  const int64_t num_gates = 2 * int64_t{shape.num_v_heads};
+  w.gates = layout.matrix(num_gates, hidden, {name + "in_proj_ba"}, v_heads);
   WeightLayout::RowRange gates{.name = name + "in_proj_ba.weight",
                                .num_tensor_rows = shard.num_ranks * num_gates,
                                .from = shard.rank * num_gates};
-  const auto add = [&](WeightLayout::RowRange& range, const PackedWeight& matrix, int64_t num_rows,
-                       int64_t row_begin) {
-    range.num_rows = num_rows;
-    layout.add_row_range(range, matrix, row_begin);
-    range.from += num_rows;
-  };
   for (int64_t head = 0; head < shape.num_k_heads; ++head) {
-    add(in, w.in, shape.k_dim, head * shape.k_dim);
-    add(in, w.in, shape.k_dim, shape.k_width() + head * shape.k_dim);
-    add(in, w.in, v_rows, 2 * shape.k_width() + head * v_rows);
-    add(in, w.in, v_rows, shape.num_channels() + head * v_rows);
-    add(gates, w.gates, v_heads, head * v_heads);
-    add(gates, w.gates, v_heads, shape.num_v_heads + head * v_heads);
+    add_next_rows(layout, gates, w.gates, v_heads, head * v_heads);
+    add_next_rows(layout, gates, w.gates, v_heads, shape.num_v_heads + head * v_heads);
   }
 }
 

@@ -27,9 +27,11 @@ int64_t chunk_border(std::span<const PrefillSpan> spans, int64_t begin, int64_t 
 
 struct DeltaNet {
   DeltaShape shape;
-  // The rows of the input projections lie by key head, each with those of its value heads, as in
-  // Qwen3-Next; else by what they are.
+  // The rows of the input projections, and those of the gates, lie by key head, each with those of
+  // its value heads, as in Qwen3-Next; else by what they are. GGUF files of it group the gates
+  // alone.
   bool is_grouped = false;
+  bool groups_gates = false;
   // Of several ranks, whose heads `shape` counts: which of them this is.
   Shard shard;
 
@@ -72,8 +74,13 @@ struct DeltaNet {
 
  private:
   void lay_out_in(WeightLayout& layout, const std::string& name, int64_t hidden, Weights& w) const;
-  void lay_out_grouped(WeightLayout& layout, const std::string& name, int64_t hidden,
-                       Weights& w) const;
+  void lay_out_gates(WeightLayout& layout, const std::string& name, int64_t hidden,
+                     Weights& w) const;
+  // The same of rows by key head.
+  void lay_out_grouped_in(WeightLayout& layout, const std::string& name, int64_t hidden,
+                          Weights& w) const;
+  void lay_out_grouped_gates(WeightLayout& layout, const std::string& name, int64_t hidden,
+                             Weights& w) const;
   void lay_out_vectors(WeightLayout& layout, const std::string& name, Weights& w) const;
 };
 

@@ -15,11 +15,10 @@
 namespace sluice {
 namespace {
 
-// The scales of a range of rows that begins within a block, one for each row.
-ScaleRows scales_of_rows(const WeightSource& source, const ScaleRows& blocks) {
+// The scales of `num_rows` rows that begin `skipped` rows after a block does, one for each row.
+ScaleRows scales_of_rows(int64_t skipped, int64_t num_rows, const ScaleRows& blocks) {
   ScaleRows by_row{.per_row = blocks.per_row};
-  const int64_t skipped = source.first_row() % blocks.scale_rows;
-  for (int64_t row = skipped; row < skipped + source.shape[0]; ++row) {
+  for (int64_t row = skipped; row < skipped + num_rows; ++row) {
     const auto from = blocks.values.begin() + row / blocks.scale_rows * blocks.per_row;
     by_row.values.insert(by_row.values.end(), from, from + blocks.per_row);
   }
@@ -53,7 +52,7 @@ ScaleRows read_scales(const WeightSource& source, const Checkpoint& checkpoint) 
           ErrorCode::kModel,
           fmt::format("tensor \"{}\" has {} at {}; a scale is above 0 and finite, fetch the "
                       "file again",
-                      source.scale_name, scale, i),
+                      tensor.name, scale, i),
           tensor.file->path().string());
     }
     scales.values[i] = scale;
@@ -62,9 +61,10 @@ ScaleRows read_scales(const WeightSource& source, const Checkpoint& checkpoint) 
                       : source.scales == WeightScales::kRows ? 1
                                                              : source.shape[0];
   scales.per_row = scales_per_row(source.matrix.format, source.shape[1]);
-  const bool begins_in_block =
-      source.scales == WeightScales::kBlocks && source.first_row() % kScaleBlockRows != 0;
-  return begins_in_block ? scales_of_rows(source, scales) : scales;
+  const int64_t skipped = source.scales == WeightScales::kBlocks
+                              ? first_scaled_row(source, checkpoint) % kScaleBlockRows
+                              : 0;
+  return skipped == 0 ? scales : scales_of_rows(skipped, source.shape[0], scales);
 }
 
 ScaleRows padded_scales(const WeightSource& source, const ScaleRows& scales) {

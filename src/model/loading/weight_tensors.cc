@@ -60,17 +60,29 @@ std::vector<std::vector<int64_t>> scale_shapes(const WeightSource& source) {
   return {};
 }
 
-// The source's rows in a tensor of all experts. Errors: also kUnsupported for quantized ones.
+// Whether the source's rows are in a tensor of all experts.
+bool is_in_stack(const WeightSource& source, const Checkpoint& checkpoint) {
+  return !checkpoint.has(source.name) && !source.is_range() && checkpoint.has(source.part.name);
+}
+
+// Of transformers' method fp8 alone it is known how it names the scales of such a tensor.
+constexpr std::string_view kStackScales = "_scale_inv";
+
+// The source's rows there. Errors: also kUnsupported for other quantized ones.
 CheckpointTensor rows_of_stack(const WeightSource& source, const Checkpoint& checkpoint) {
-  if (has_scales(source.matrix.format)) {
+  const TensorPart& part = source.part;
+  const bool has_e4m3 = source.scale_name.ends_with(kStackScales);
+  if (has_scales(source.matrix.format) && !has_e4m3) {
     fail(ErrorCode::kUnsupported,
-         "tensor \"{}\" has all experts, which is not supported for quantized weights; take a "
-         "model with a tensor for each expert, as \"{}\"",
-         source.part.name, source.name);
+         "tensor \"{}\" has all experts, which is supported for weights in bf16 and of the method "
+         "fp8; take a model with a tensor for each expert, as \"{}\"",
+         part.name, source.name);
   }
-  return checkpoint.tensor(source.part.name, source.part.shape)
-      .part(source.part.shape.back(), {source.part.row_begin, source.shape[0]},
-            {source.slice.col_begin, source.shape[1]});
+  const CheckpointTensor stack =
+      has_e4m3 ? checkpoint.quantized_tensor(part.name, part.shape, DType::kE4m3)
+               : checkpoint.tensor(part.name, part.shape);
+  return stack.part(part.shape.back(), {part.row_begin, source.shape[0]},
+                    {source.slice.col_begin, source.shape[1]});
 }
 
 // The first of the shapes that the tensor has in the file. Errors: kModel if it has none of them.
@@ -182,6 +194,27 @@ std::vector<CheckpointTensor> all_of(const IntegerTensors& tensors) {
   return all;
 }
 
+// Scales lie as the numbers do: blocks of an expert's matrix, which has gate and up in one, begin
+// with its first row.
+CheckpointTensor scales_of_stack(const WeightSource& source, const Checkpoint& checkpoint) {
+  const int64_t num_experts = source.part.shape[0], num_rows = source.part.shape[1];
+  const int64_t expert = source.part.row_begin / num_rows;
+  const std::string name = source.part.name + std::string(kStackScales);
+  if (source.scales == WeightScales::kTensor) {
+    const std::vector<int64_t> shape =
+        require_shape(checkpoint, name, {{num_experts, 1, 1}, {num_experts}});
+    return checkpoint.tensor(name, shape).part(1, {expert, 1}, {0, 1});
+  }
+  const int64_t rows = in_units({0, num_rows}, kScaleBlockRows).count;
+  const int64_t columns = scales_per_row(WeightFormat::kE4m3Groups, source.part.shape[2]);
+  const std::vector<int64_t> shape =
+      require_shape(checkpoint, name, {{num_experts, rows, columns}});
+  Range own = in_units({first_scaled_row(source, checkpoint), source.shape[0]}, kScaleBlockRows);
+  own.begin += expert * rows;
+  return checkpoint.tensor(name, shape)
+      .part(columns, own, in_units({source.slice.col_begin, source.shape[1]}, kScaleGroup));
+}
+
 }  // namespace
 
 bool is_unread_part(std::string_view name, const ModelConfig& config) {
@@ -201,7 +234,13 @@ std::optional<std::string> note_unread_parts(const Checkpoint& checkpoint,
       count);
 }
 
+int64_t first_scaled_row(const WeightSource& source, const Checkpoint& checkpoint) {
+  if (!is_in_stack(source, checkpoint)) return source.first_row();
+  return source.part.row_begin % source.part.shape[1];
+}
+
 CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint) {
+  if (is_in_stack(source, checkpoint)) return scales_of_stack(source, checkpoint);
   const std::vector<int64_t> shape =
       require_shape(checkpoint, source.scale_name, scale_shapes(source));
   const CheckpointTensor tensor = checkpoint.tensor(source.scale_name, shape);
@@ -235,8 +274,10 @@ IntegerTensors integer_tensors(const WeightSource& source, const Checkpoint& che
 }
 
 std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint) {
-  if (!checkpoint.has(source.name) && !source.is_range() && checkpoint.has(source.part.name)) {
-    return {rows_of_stack(source, checkpoint)};
+  if (is_in_stack(source, checkpoint)) {
+    std::vector<CheckpointTensor> tensors = {rows_of_stack(source, checkpoint)};
+    if (!source.scale_name.empty()) tensors.push_back(scales_of_stack(source, checkpoint));
+    return tensors;
   }
   if (source.integers != IntegerForm::kNone) return all_of(integer_tensors(source, checkpoint));
   const std::vector<int64_t> shape = source.tensor_shape();

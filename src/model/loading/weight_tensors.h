@@ -42,6 +42,10 @@ struct IntegerTensors {
 // of rows or columns that does not fill words.
 IntegerTensors integer_tensors(const WeightSource& source, const Checkpoint& checkpoint);
 
+// The row of the tensor of all of an expert's rows, or of the source's own, from which the source
+// reads: blocks of scales are counted in it.
+int64_t first_scaled_row(const WeightSource& source, const Checkpoint& checkpoint);
+
 // The scales of a source that has some in FP8. Errors: those of tensors_of.
 CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& checkpoint);
 

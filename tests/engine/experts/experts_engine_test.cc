@@ -259,7 +259,7 @@ TEST(Experts, AStackOfAnotherShapeIsNamed) {
                        "layers.3.mlp.experts.gate_up_proj\" has shape"));
 }
 
-TEST(Experts, AStackInFp8IsRefused) {
+TEST(Experts, AStackOfCompressedTensorsIsRefused) {
   const TempDir dir;
   nlohmann::json config = nlohmann::json::parse(read_file(path_of(kModel) / "config.json"));
   config["quantization_config"] = testing::fp8_config(WeightScales::kRows);

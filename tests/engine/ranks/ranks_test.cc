@@ -187,15 +187,25 @@ TEST_F(RanksOfFormats, LogitsAreThoseOfOneRank) {
   }
 }
 
-// Blocks of a GGUF file are decoded for the rows and columns of a rank.
+// Blocks of a GGUF file are decoded for the rows and columns of a rank, in the order of heads that
+// a directory has.
 TEST_F(RanksOfFormats, GgufFilesAreDividedAsDirectories) {
+  const std::filesystem::path golden = testing::source_dir() / "tests/golden";
   for (const auto& [model, file] :
-       {std::pair{"qwen3-group2-tied", "qwen3-group2-tied.gguf"},
-        std::pair{"qwen2-group2-yarn", "qwen2-group2-yarn-00001-of-00002.gguf"}}) {
-    EngineOptions options = with_ranks(tiny_options(model), 2);
-    const std::vector<int32_t> tokens = random_tokens(60, 8);
+       {std::pair{"models/qwen3-group2-tied", "qwen3-group2-tied.gguf"},
+        std::pair{"models/qwen2-group2-yarn", "qwen2-group2-yarn-00001-of-00002.gguf"},
+        std::pair{"models/mixtral-experts4", "mixtral-experts4.gguf"},
+        std::pair{"models/qwen3moe-experts8-pair", "qwen3moe-experts8-pair.gguf"},
+        std::pair{"gguf/mixed-hybrid", "mixed-hybrid.gguf"}}) {
+    if (!runs_here(model)) continue;
+    EngineOptions options = with_ranks(tiny_options("qwen3-group2-tied"), 2);
+    options.model = golden / model;
+    std::vector<int32_t> tokens = random_tokens(60, 8);
+    if (std::string_view(model) == "gguf/mixed-hybrid") {
+      for (int32_t& token : tokens) token %= 16;  // its vocabulary
+    }
     const auto expected = logits_of(options, tokens);
-    options.model = testing::source_dir() / "tests/golden/gguf" / file;
+    options.model = golden / "gguf" / file;
     EXPECT_EQ(logits_of(options, tokens), expected) << file;
   }
 }

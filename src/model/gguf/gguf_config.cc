@@ -1,5 +1,5 @@
 // Writes config.json anew from the metadata, so that one reader checks both forms.
-#include "model/gguf_config.h"
+#include "model/gguf/gguf_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +15,8 @@
 #include "core/printable.h"
 #include "io/gguf/gguf_weights.h"
 #include "model/config_limits.h"
+#include "model/gguf/gguf_layers.h"
+#include "model/gguf/gguf_metadata.h"
 
 namespace sluice {
 namespace {
@@ -32,7 +34,15 @@ constexpr std::string_view kKnownKeys[] = {"attention.head_count",
                                            "context_length",
                                            "embedding_length",
                                            "expert_count",
+                                           "expert_feed_forward_length",
+                                           "expert_gating_func",
+                                           "expert_group_count",
+                                           "expert_group_used_count",
+                                           "expert_shared_count",
+                                           "expert_shared_feed_forward_length",
                                            "expert_used_count",
+                                           "expert_weights_norm",
+                                           "expert_weights_scale",
                                            "feed_forward_length",
                                            "rope.dimension_count",
                                            "rope.freq_base",
@@ -45,6 +55,25 @@ constexpr std::string_view kKnownKeys[] = {"attention.head_count",
                                            "rope.scaling.yarn_beta_slow",
                                            "tensor_data_layout",
                                            "vocab_size"};
+// The same of hybrids; Ollama writes those of "mrope" beside llama.cpp's sections. What begins with
+// "vision." is of the part that is not run.
+constexpr std::string_view kHybridKeys[] = {"attention.recurrent_layers",
+                                            "full_attention_interval",
+                                            "image_token_id",
+                                            "mrope_sections",
+                                            "nextn_predict_layers",
+                                            "norm_top_k_prob",
+                                            "rope.dimension_sections",
+                                            "rope.mrope_interleaved",
+                                            "rope.mrope_section",
+                                            "ssm.conv_kernel",
+                                            "ssm.group_count",
+                                            "ssm.inner_size",
+                                            "ssm.state_size",
+                                            "ssm.time_step_rank",
+                                            "ssm.v_head_reordered",
+                                            "vision_end_token_id",
+                                            "vision_start_token_id"};
 // Keys whose presence changes results.
 constexpr std::string_view kRefusedKeys[] = {"attention.clamp_kqv",
                                              "attention.scale",
@@ -55,20 +84,33 @@ constexpr std::string_view kRefusedKeys[] = {"attention.clamp_kqv",
                                              "final_logit_softcapping",
                                              "logit_scale",
                                              "residual_scale",
-                                             "rope.dimension_sections",
                                              "use_parallel_residual"};
 
-// The files of one model; metadata are in the first.
+bool is_hybrid_key(std::string_view name) {
+  return name.starts_with("vision.") ||
+         std::ranges::find(kHybridKeys, name) != std::end(kHybridKeys);
+}
+
+// The name of the same model in config.json.
+std::string_view hf_architecture(const GgufMetadata& metadata) {
+  struct Pair {
+    std::string_view gguf;
+    std::string_view hf;
+  };
+  constexpr Pair kPairs[] = {
+      {"llama", "LlamaForCausalLM"},       {"qwen2", "Qwen2ForCausalLM"},
+      {"qwen3", "Qwen3ForCausalLM"},       {"qwen2moe", "Qwen2MoeForCausalLM"},
+      {"qwen3moe", "Qwen3MoeForCausalLM"}, {"qwen3next", "Qwen3NextForCausalLM"},
+      {"qwen35", "Qwen3_5ForCausalLM"},    {"qwen35moe", "Qwen3_5MoeForCausalLM"}};
+  if (metadata.architecture() == "llama" && metadata.has_experts()) return "MixtralForCausalLM";
+  const auto* found = std::ranges::find(kPairs, metadata.architecture(), &Pair::gguf);
+  SLUICE_CHECK(found != std::end(kPairs), "architecture {}", metadata.architecture());
+  return found->hf;
+}
+
 class GgufConfig {
  public:
-  explicit GgufConfig(const std::filesystem::path& path) {
-    files_.emplace_back(path);
-    for (const std::filesystem::path& shard : gguf_shards(files_.front())) {
-      if (shard != path) files_.emplace_back(shard);
-    }
-    architecture_ = gguf_architecture(first());
-    prefix_ = architecture_ + ".";
-  }
+  explicit GgufConfig(const std::filesystem::path& path) : metadata_(path) {}
 
   // The refusals come first: what is not supported is named by its key before a size that follows
   // from it seems wrong.
@@ -77,52 +119,29 @@ class GgufConfig {
     const std::string text = document().dump();
     ModelConfig model = parse_model_config({.config = text, .config_name = first().name()});
     read_rope_divisors(model);
+    set_gguf_row_order(metadata_, model);
     warn_of_unknown_keys(model.warnings);
     return model;
   }
 
  private:
-  const GgufFile& first() const { return files_.front(); }
-  std::string key(std::string_view name) const { return prefix_ + std::string(name); }
-
-  // A size of the architecture. Errors: kModel naming the key if it is absent, 0 or above `max`.
-  int64_t size(std::string_view name, int64_t max) const {
-    return first().get_int(key(name), 1, max);
-  }
-
-  // A size that may be a list with one number for each layer, which must then be equal.
-  int64_t equal_size(std::string_view name, int64_t max) const {
-    const std::vector<int64_t> sizes = first().get_ints(key(name), 1, max);
-    if (sizes.empty() || std::ranges::count(sizes, sizes.front()) != std::ssize(sizes)) {
-      refuse(name, "layers that differ are not supported");
-    }
-    return sizes.front();
-  }
-
-  // Errors: kUnsupported. The remedy is another model, since the file is as its maker meant it.
+  const GgufFile& first() const { return metadata_.first(); }
+  std::string key(std::string_view name) const { return metadata_.key(name); }
+  int64_t size(std::string_view name, int64_t max) const { return metadata_.size(name, max); }
   [[noreturn]] void refuse(std::string_view name, std::string_view why) const {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {}; choose a model without", key(name), why), first().name());
+    metadata_.refuse(name, why);
   }
-
-  // The file that has a tensor, and the tensor; null if there is none.
-  std::pair<const GgufFile*, const GgufTensor*> find_tensor(std::string_view name) const {
-    for (const GgufFile& file : files_) {
-      if (const GgufTensor* tensor = file.find_tensor(name)) return {&file, tensor};
-    }
-    return {nullptr, nullptr};
-  }
-  bool has_tensor(std::string_view name) const { return find_tensor(name).second != nullptr; }
 
   // What would change every result and has no counterpart in Sluice. Errors: kUnsupported.
   void refuse_unsupported() const {
     for (const std::string_view name : kRefusedKeys) {
       if (first().has(key(name))) refuse(name, "this setting is not supported");
     }
-    if (first().find_int(key("expert_count"), 0, 1 << 20).value_or(0) > 0) {
-      refuse("expert_count", "mixtures of experts are not supported");
+    if (first().has(key("rope.dimension_sections")) && !metadata_.is_hybrid()) {
+      refuse("rope.dimension_sections", "this setting is not supported");
     }
     for (const char* name : {"attention.value_length", "rope.dimension_count"}) {
+      if (metadata_.is_hybrid() && std::string_view(name) == "rope.dimension_count") continue;
       const auto width = first().find_int(key(name), 0, 1 << 20);
       if (width && *width != gguf_head_dim(first())) {
         refuse(name, fmt::format("{} of heads of {} channels is not supported", *width,
@@ -140,7 +159,7 @@ class GgufConfig {
 
   // Rows of the embedding; files of Qwen's architectures say so only by the tensor, or by tokens.
   int64_t vocab_size() const {
-    if (const GgufTensor* embedding = find_tensor("token_embd.weight").second) {
+    if (const GgufTensor* embedding = metadata_.find_tensor("token_embd.weight").second) {
       return embedding->shape.front();
     }
     if (first().has(key("vocab_size"))) return size("vocab_size", kMaxVocabSize);
@@ -151,27 +170,29 @@ class GgufConfig {
   // keys of the file; contradictions between keys are left to the one reader. The presence of
   // tensors stands for what config.json says of biases and tied embeddings: the metadata do not.
   json document() const {
-    const int64_t num_heads = equal_size("attention.head_count", kMaxHeads);
-    json config = {{"architectures",
-                    {architecture_ == "llama"   ? "LlamaForCausalLM"
-                     : architecture_ == "qwen2" ? "Qwen2ForCausalLM"
-                                                : "Qwen3ForCausalLM"}},
-                   {"hidden_size", size("embedding_length", kMaxHiddenSize)},
-                   {"intermediate_size", equal_size("feed_forward_length", kMaxIntermediateSize)},
-                   {"num_hidden_layers", size("block_count", kMaxLayers)},
-                   {"num_attention_heads", num_heads},
-                   {"num_key_value_heads", first().has(key("attention.head_count_kv"))
-                                               ? equal_size("attention.head_count_kv", kMaxHeads)
-                                               : num_heads},
-                   {"head_dim", gguf_head_dim(first())},
-                   {"max_position_embeddings", size("context_length", kMaxPositions)},
-                   {"rms_norm_eps", first().get_double(key("attention.layer_norm_rms_epsilon"))},
-                   {"rope_theta", first().find_double(key("rope.freq_base")).value_or(10000.0)},
-                   {"rope_scaling", rope_scaling()},
-                   {"attention_bias", has_tensor("blk.0.attn_q.bias")},
-                   {"tie_word_embeddings", !has_tensor("output.weight")},
-                   {"vocab_size", vocab_size()},
-                   {"eos_token_id", end_tokens()}};
+    const int64_t num_heads = metadata_.equal_size("attention.head_count", kMaxHeads);
+    const bool has_bias = metadata_.has_tensor("blk.0.attn_q.bias");
+    json config = {
+        {"architectures", {hf_architecture(metadata_)}},
+        {"hidden_size", size("embedding_length", kMaxHiddenSize)},
+        {"num_hidden_layers", metadata_.num_layers()},
+        {"num_attention_heads", num_heads},
+        {"num_key_value_heads",
+         first().has(key("attention.head_count_kv"))
+             ? metadata_.equal_size("attention.head_count_kv", kMaxHeads, metadata_.is_hybrid())
+             : num_heads},
+        {"head_dim", gguf_head_dim(first())},
+        {"max_position_embeddings", size("context_length", kMaxPositions)},
+        {"rms_norm_eps", first().get_double(key("attention.layer_norm_rms_epsilon"))},
+        {"rope_theta", first().find_double(key("rope.freq_base")).value_or(10000.0)},
+        {"rope_scaling", rope_scaling()},
+        {"attention_bias", has_bias},
+        {"qkv_bias", has_bias},
+        {"tie_word_embeddings", !metadata_.has_tensor("output.weight")},
+        {"vocab_size", vocab_size()},
+        {"eos_token_id", end_tokens()}};
+    add_gguf_mlps(metadata_, config);
+    if (metadata_.is_hybrid()) add_gguf_hybrid(metadata_, config);
     const auto bos = first().find_int("tokenizer.ggml.bos_token_id", 0, kMaxVocabSize);
     if (bos) config["bos_token_id"] = *bos;
     return config;
@@ -217,7 +238,7 @@ class GgufConfig {
   // of each frequency, rounded to F32. So frequencies may differ from config.json's in the last
   // bit.
   void read_rope_divisors(ModelConfig& model) const {
-    const std::pair found = find_tensor(kGgufRopeFactors);
+    const std::pair found = metadata_.find_tensor(kGgufRopeFactors);
     const GgufFile* const file = found.first;  // a lambda of clang 14 captures no bindings
     const GgufTensor* const tensor = found.second;
     if (tensor == nullptr) return;
@@ -241,21 +262,24 @@ class GgufConfig {
     model.rope.divisors = std::move(divisors);
   }
 
-  // How rotary frequencies are scaled changes every result; what else is unknown may not.
+  // How rotary frequencies are scaled and experts chosen changes every result; what else is unknown
+  // may not.
   void warn_of_unknown_keys(std::vector<std::string>& warnings) const {
+    const std::string prefix = key("");
     for (const std::string& found : first().keys()) {
-      if (!found.starts_with(prefix_)) continue;
-      const std::string_view name = std::string_view(found).substr(prefix_.size());
+      if (!found.starts_with(prefix)) continue;
+      const std::string_view name = std::string_view(found).substr(prefix.size());
       if (std::ranges::find(kKnownKeys, name) != std::end(kKnownKeys)) continue;
-      if (name.starts_with("rope.scaling.")) refuse(name, "this setting is not supported");
+      if (metadata_.is_hybrid() && is_hybrid_key(name)) continue;
+      if (name.starts_with("rope.scaling.") || name.starts_with("expert_")) {
+        refuse(name, "this setting is not supported");
+      }
       warnings.push_back(
           fmt::format("{}: {} is not known and is ignored", first().name(), printable(found)));
     }
   }
 
-  std::vector<GgufFile> files_;
-  std::string architecture_;
-  std::string prefix_;
+  GgufMetadata metadata_;
 };
 
 }  // namespace
