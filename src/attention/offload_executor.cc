@@ -18,11 +18,12 @@ AttentionBatch batch_of(const AttentionPass& pass, int32_t seq_index) {
 
 }  // namespace
 
-OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, int64_t max_rows,
+OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, CarriedRows rows,
                                  int64_t num_q_heads, Device& device)
     : Executor(policies, offload.layout()),
       offload_(offload),
-      state_(device, max_rows, num_q_heads, offload.layout().block.head_dim) {}
+      state_(device, rows.max_rows, num_q_heads, offload.layout().block.head_dim),
+      zones_have_state_(rows.has_zones) {}
 
 // ---- Loads and gathers of a pass -------------------------------------------------------------
 
@@ -234,11 +235,11 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
   attend_own(stream, pass, part, input, selection, first);
 }
 
-// The carried state of this pass's rows; absent if the own blocks are the only run and have one
-// zone.
+// The carried state of this pass's rows; absent if the own blocks are the only run and are walked
+// at once.
 AttentionState OffloadExecutor::state_of(const LayerInput& input) const {
   const bool is_one_run = kv_->history.empty() && source_ == HistorySource::kRuns;
-  if (is_one_run && !input.zones.present()) return {};
+  if (is_one_run && !(input.zones.present() && zones_have_state_)) return {};
   return state_.rows(input.q.dim(0));
 }
 
@@ -309,7 +310,7 @@ void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
                                 .kv_end = pass.kv_end,
                                 .block_table = kv_->block_places},
                                selection);
-  if (input.zones.present()) args.state = state_of(input);
+  if (input.zones.present() && zones_have_state_) args.state = state_of(input);
   attention(stream, args);
 }
 

@@ -28,9 +28,15 @@ namespace sluice {
 
 class OffloadExecutor final : public Executor {
  public:
-  // Allocates the carried state for passes of up to `max_rows` rows that have history.
-  // REQUIRES: policies and offload outlive the executor.
-  OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, int64_t max_rows,
+  // Rows whose state is carried: of passes that have history, and, if attention walks zones of keys
+  // one after the other, of any pass with zones.
+  struct CarriedRows {
+    int64_t max_rows = 0;
+    bool has_zones = false;
+  };
+
+  // Allocates the carried state. REQUIRES: policies and offload outlive the executor.
+  OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, CarriedRows rows,
                   int64_t num_q_heads, Device& device);
 
   // Whether passes of the phase gather listed pages instead of loading runs of history. (A pass in
@@ -122,6 +128,7 @@ class OffloadExecutor final : public Executor {
 
   OffloadEngine& offload_;
   SoftmaxState state_;
+  bool zones_have_state_;
   const OffloadedPass* kv_ = nullptr;  // of the pass between begin_pass and end_pass
 
   std::vector<size_t> runs_;        // of kv_->history: those that each layer attends to

@@ -29,7 +29,9 @@ OffloadedKv::OffloadedKv(PolicyPair& policies, Device& device, Stream& compute,
       pass_limits_(pass_limits),
       limits_(limits),
       offload_(device, compute, layout, limits.sizes, on_progress),
-      executor_(policies, offload_, limits.state_rows, num_q_heads, device) {
+      executor_(policies, offload_,
+                {.max_rows = limits.state_rows, .has_zones = pass_limits.zone_rows > 0},
+                num_q_heads, device) {
   planned_.reserve(static_cast<size_t>(pass_limits.max_seqs));
   tails_.reserve(static_cast<size_t>(limits.sizes.num_tails));
 }

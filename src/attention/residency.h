@@ -31,8 +31,9 @@ struct PassLimits {
   int64_t max_seqs = 0;            // sequences
   int64_t max_blocks_per_seq = 0;  // of KV
   int64_t max_draft_rows = 0;      // rows of a verify pass beside one of each sequence
-  int64_t zone_rows = 0;    // rows whose queries differ by zones of keys (QueryZones): all or none
-  bool has_states = false;  // sequences have recurrent states beside KV
+  int64_t zone_rows = 0;           // rows whose state attention carries from zone to zone of keys
+                                   // (QueryZones): all or none
+  bool has_states = false;         // sequences have recurrent states beside KV
 
   // Rows whose logits are computed.
   int64_t max_logit_rows() const { return max_seqs + max_draft_rows; }

@@ -19,7 +19,7 @@ void ResidentExecutor::walk(Stream& stream, const AttentionPass&, const PassPart
                                 .kv_end = part.kv_end,
                                 .block_table = part.block_table},
                                selection);
-  if (input.zones.present()) args.state = state_.rows(input.q.dim(0));
+  if (input.zones.present() && state_.present()) args.state = state_.rows(input.q.dim(0));
   attend_keys(stream, args);
 }
 

@@ -59,6 +59,18 @@ TEST(DecodeChoice, Fp8TakesWindowsOrTheGeneralKernel) {
   }
 }
 
+// Nor do zones of keys.
+TEST(DecodeChoice, ZonesTakeWindowsOrTheGeneralKernel) {
+  for (const int32_t num_tokens : {1, 2304, 8192, 1 << 20}) {
+    DecodeRound round = step(1, num_tokens);
+    round.has_zones = true;
+    EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << num_tokens;
+    EXPECT_FALSE(deals_listed_windows(round, {.page_tokens = 64, .max_pages = 16}));
+    round.head_dim = 80;
+    EXPECT_EQ(kernel_of(round), DecodeKernel::kGeneral) << num_tokens;
+  }
+}
+
 // GPUs before Hopper do not have the shared memory of the wave.
 TEST(DecodeChoice, AmpereComputesEachWindowByItself) {
   for (const int32_t num_tokens : {1, 2048, 8192, 128 * 1024}) {

@@ -125,7 +125,7 @@ PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& trai
                  .max_seqs = num_seqs,
                  .max_blocks_per_seq = blocks_for_tokens(needs.max_model_len, needs.block_tokens),
                  .max_draft_rows = needs.draft_rows,
-                 .zone_rows = needs.has_zones ? max_rows : 0,
+                 .zone_rows = needs.has_zones && traits.zones_carry_state ? max_rows : 0,
                  .has_states = needs.has_states},
       .min_watched_rows = traits.min_watched_rows,
       .fixed_decode_shapes = traits.has_decode_shapes,

@@ -18,6 +18,8 @@ struct PlanTraits {
   bool shares_host_memory = false;
   // Decode steps are padded to few shapes and can be replayed as graphs.
   bool has_decode_shapes = false;
+  // Attention walks zones of keys one after the other, with a state of each row between them.
+  bool zones_carry_state = false;
   // Default upper limit of the KV cache, in bytes.
   size_t default_kv_bytes = 0;
   // Default tokens of one ring slot.

@@ -2,8 +2,6 @@
 
 #include <variant>
 
-#include <fmt/format.h>
-
 #include "core/error.h"
 
 namespace sluice {
@@ -23,12 +21,6 @@ void adapt_to_device(ModelConfig& config, const Device& device) {
       experts->rows_at_once = kExpertRowsOfGpu;
     }
   }
-  if (!config.dual_chunk.present()) return;
-  config.warnings.push_back(
-      fmt::format("dual_chunk_attention_config of config.json is ignored on a GPU; answers may get "
-                  "worse beyond {} tokens",
-                  config.dual_chunk.chunk_size));
-  config.dual_chunk = {};
 }
 
 void require_kernels(const ModelConfig& config, const Device& device) {

@@ -105,10 +105,10 @@ void check_selection(const AttentionArgs& args, ShapeContract& shapes) {
 }
 
 // A call that is both first and last neither reads nor writes the carried state, unless it walks
-// zones one after the other.
-void check_state(const AttentionArgs& args, ShapeContract& shapes) {
-  const bool has_zones = args.zones.present();
-  if (args.first && args.last && !args.state.acc.present() && !has_zones) return;
+// zones one after the other, as the CPU does.
+void check_state(const AttentionArgs& args, DeviceKind kind, ShapeContract& shapes) {
+  const bool walks_zones = args.zones.present() && kind == DeviceKind::kCpu;
+  if (args.first && args.last && !args.state.acc.present() && !walks_zones) return;
   shapes.expect("state.acc", args.state.acc, DType::kF32, {"num_rows", "num_q_heads", "head_dim"});
   shapes.expect("state.max", args.state.max, DType::kF32, {"num_rows", "num_q_heads"});
   shapes.expect("state.sum", args.state.sum, DType::kF32, {"num_rows", "num_q_heads"});
@@ -140,7 +140,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
   shapes.expect("batch.row_begin", args.batch.row_begin, DType::kI32, {"num_seqs + 1"});
   check_kv(args, shapes);
   check_selection(args, shapes);
-  check_state(args, shapes);
+  check_state(args, stream.device().kind(), shapes);
   check_zones(args, shapes);
   ops_of(stream.device()).attention(stream, args);
 }

@@ -162,7 +162,7 @@ struct QueryZones {
 struct AttentionArgs {
   TensorView q;        // bf16 [num_rows, num_q_heads, head_dim], after rope
   TensorView out;      // bf16 [num_rows, num_q_heads, head_dim]; written when `last`
-  QueryZones zones;    // absent: `q` for all keys; present: `state` is, too
+  QueryZones zones;    // absent: `q` for all keys; present: `state` is, too, on the CPU
   float scale = 1.0f;  // score = scale * q.k
 
   AttentionBatch batch;
@@ -196,11 +196,11 @@ struct AttentionArgs {
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Aliasing: `out` may be the memory of `q`.
 // Errors: on CUDA the call throws kUnsupported for gathered pages with several rows a sequence, in
-// prefill and with a mask for a scale that is not above 0, with zones, and for more columns and
-// query tiles than its scratch has room for (64 MiB: 8192 query tiles of 8 list heads with 6K
-// columns each). On CUDA a stream whose first call is captured has an asynchronous kDevice
-// (prepare_ops). Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
-// arXiv 2307.08691.
+// prefill and with a mask for a scale that is not above 0, with zones in prefill for a mask or
+// lists, and for more columns and query tiles than its scratch has room for (64 MiB: 8192 query
+// tiles of 8 list heads with 6K columns each). On CUDA a stream whose first call is captured has an
+// asynchronous kDevice (prepare_ops). Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online
+// softmax); Dao 2023, arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);
 
 }  // namespace sluice

@@ -32,6 +32,7 @@ class SoftmaxState {
     return plan.used_bytes();
   }
 
+  bool present() const { return state_.acc.present(); }
   // Of the rows of a pass.
   AttentionState rows(int64_t count) const {
     return {.acc = state_.acc.rows(0, count),

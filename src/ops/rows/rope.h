@@ -45,7 +45,7 @@ struct RopeAnglesArgs {
 // f32 number, however large the position is.
 // Aliasing: `cos_sin` overlaps nothing.
 // Order: enqueue only.
-// Errors: those of every op (ops/ops.h); on CUDA kUnsupported, thrown by the call, for chunks.
+// Errors: those of every op (ops/ops.h).
 // Source: Su et al. 2021, arXiv 2104.09864; chunks: An et al. 2024, arXiv 2402.17463; the factor:
 // Peng et al. 2023, arXiv 2309.00071 (YaRN).
 void rope_angles(Stream& stream, const RopeAnglesArgs& args);

@@ -1,5 +1,4 @@
 // Chooses between the kernels for one row per sequence (decode) and those for many (prefill).
-#include "core/error.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/attention/decode/decode.h"
 #include "ops/cuda/attention/prefill/prefill.h"
@@ -11,9 +10,6 @@ namespace sluice::cuda {
 // the same bits for every batch, group and length of history.
 void CudaOps::attention(Stream& on, const AttentionArgs& args) const {
   expect_kv_element("attention", args.kv.shape, {KvElement::kBFloat16, KvElement::kE4m3});
-  if (args.zones.present()) {
-    fail(ErrorCode::kUnsupported, "attention on CUDA has no zones of keys; use the device 'cpu'");
-  }
   CudaStream& stream = as_cuda(on);
   if (args.batch.max_rows == 1 && masked_in(args.selection) == nullptr) {
     decode_attention(stream, args);

@@ -104,6 +104,42 @@ __device__ inline int64_t head_row_of(const PrefillParams& p, const PrefillTile&
   return static_cast<int64_t>(tile.row_offset + query_row) * p.num_q_heads + head;
 }
 
+// The queries of packed row `row` for the keys of the chunk that begins at `chunk_begin`; those of
+// rows after the last, or of rows before the chunk, do not matter.
+__device__ inline const uint16_t* queries_of_row(const PrefillParams& p, const PrefillTile& tile,
+                                                 int32_t row, int32_t chunk_begin) {
+  const int32_t after = tile.position(row, p.group) - chunk_begin - p.chunk_tokens;
+  if (after < 0) return p.q;
+  return after < p.chunk_tokens ? p.q_before : p.q_far;
+}
+
+// Where the walk of a tile of rows needs other queries: at borders of chunks, from the one on where
+// the first row no longer is two chunks ahead.
+class ZoneBorders {
+ public:
+  __device__ ZoneBorders() {}
+  // REQUIRES: the tile's run begins at a multiple of KV tiles, which divide a chunk.
+  __device__ ZoneBorders(const PrefillParams& p, const PrefillTile& tile, int32_t first_row)
+      : chunk_tokens_(p.chunk_tokens) {
+    const int32_t position = tile.position(first_row, p.group);
+    const int32_t before = position - position % chunk_tokens_ - chunk_tokens_;
+    const int32_t after_begin = chunk_begin(tile.kv_begin) + chunk_tokens_;
+    next_ = max(before, after_begin);
+  }
+
+  // The first token of the chunk of a token.
+  __device__ int32_t chunk_begin(int32_t token) const { return token - token % chunk_tokens_; }
+  // Whether a walk that comes to the tile at `token` needs the queries of another zone. In a walk
+  // that leaves tiles out, the first tile behind a border does.
+  __device__ bool reaches(int32_t token) const { return token >= next_; }
+  // Passes the border. REQUIRES: reaches(token).
+  __device__ void pass(int32_t token) { next_ = chunk_begin(token) + chunk_tokens_; }
+
+ private:
+  int32_t chunk_tokens_ = 0;
+  int32_t next_ = kNoToken;
+};
+
 // `first_row`: packed row of the first of the warp's 16 rows.
 __device__ inline RowPair make_row_pair(const PrefillParams& p, const PrefillTile& tile,
                                         int32_t first_row, int32_t lane) {

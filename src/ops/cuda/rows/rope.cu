@@ -23,7 +23,27 @@ struct AnglesCall {
   int64_t num_rows;
   int32_t half;  // head_dim / 2
   float attention_factor;
+  RopeChunks chunks;
 };
+
+// The position that is rotated.
+__device__ inline int32_t rotated_position(const RopeChunks& chunks, int32_t position) {
+  if (chunks.zone == RopeZone::kPlain) return position;
+  const int32_t in_chunk = position % chunks.chunk_tokens;
+  if (chunks.zone == RopeZone::kBefore) {
+    return min(in_chunk + chunks.chunk_tokens, chunks.chunk_size);
+  }
+  if (chunks.zone == RopeZone::kFar) return min(2 * chunks.chunk_tokens - 1, chunks.chunk_size);
+  return in_chunk;
+}
+
+// f^2 of RopeChunks::factor_from; exactly 1 up to there.
+__device__ inline float length_factor(const RopeChunks& chunks, int32_t position) {
+  if (chunks.factor_from == 0 || position < chunks.factor_from) return 1.0f;
+  const double length = position + 1.0;
+  const double factor = 1.0 + 0.1 * log(length / chunks.factor_from);
+  return static_cast<float>(factor * factor);
+}
 
 constexpr int kAngleThreads = 128;
 
@@ -38,11 +58,14 @@ __global__ void __launch_bounds__(kAngleThreads) write_angles(AnglesCall call) {
   let_next_kernel_start();
   wait_for_earlier_work();
   if (row >= call.num_rows) return;
-  const float angle = __fmul_rn(static_cast<float>(call.positions[row]), call.inv_freq[channel]);
+  const int32_t position = call.positions[row];
+  const auto rotated = static_cast<float>(rotated_position(call.chunks, position));
+  const float angle = __fmul_rn(rotated, call.inv_freq[channel]);
   double sine, cosine;
   sincos(static_cast<double>(angle), &sine, &cosine);
   float* cosines = call.cos_sin + row * 2 * call.half;
-  const float factor = call.inv_freq[channel] == 0.0f ? 1.0f : call.attention_factor;
+  const float scale = __fmul_rn(call.attention_factor, length_factor(call.chunks, position));
+  const float factor = call.inv_freq[channel] == 0.0f ? 1.0f : scale;
   cosines[channel] = factor * static_cast<float>(cosine);
   cosines[call.half + channel] = factor * static_cast<float>(sine);
 }
@@ -269,9 +292,6 @@ void launch_rope(CudaStream& stream, const RopeCall& call) {
 }  // namespace
 
 void CudaOps::rope_angles(Stream& on, const RopeAnglesArgs& args) const {
-  if (args.chunks.zone != RopeZone::kPlain) {
-    fail(ErrorCode::kUnsupported, "rope_angles on CUDA has no chunks; use the device 'cpu'");
-  }
   CudaStream& stream = as_cuda(on);
   const AnglesCall call{
       .positions = args.positions.data<int32_t>(),
@@ -280,6 +300,7 @@ void CudaOps::rope_angles(Stream& on, const RopeAnglesArgs& args) const {
       .num_rows = args.positions.dim(0),
       .half = static_cast<int32_t>(args.inv_freq.dim(0)),
       .attention_factor = args.attention_factor,
+      .chunks = args.chunks,
   };
   const int64_t num_blocks = (call.num_rows * call.half + kAngleThreads - 1) / kAngleThreads;
   if (num_blocks == 0) return;

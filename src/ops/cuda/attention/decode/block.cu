@@ -154,7 +154,8 @@ __device__ __forceinline__ bool compute_window(const DecodeParams& p, const Plac
   if (index >= row.num_windows) return false;
   const DecodeWindow window = make_window<C::kListed, C::kFp8>(
       p, row, place.seq, place.kv_head, index, block, this_thread() % kWarpThreads);
-  const uint16_t* queries = p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim;
+  const uint16_t* queries = queries_of_window(p, row, window.begin) +
+                            (row.row * p.num_q_heads + place.first_head) * C::kHeadDim;
   // Lists leave most windows without a tile.
   const bool has_two_halves =
       p.records == 1 && p.window_tokens > kHalfTokens && !(C::kListed && window.tiles == 0);

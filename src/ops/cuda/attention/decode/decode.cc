@@ -71,6 +71,11 @@ DecodeParams make_params(const AttentionArgs& args) {
     params.block_table = args.block_table.data<int32_t>();
     params.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
   }
+  if (args.zones.present()) {
+    params.q_before = reinterpret_cast<const uint16_t*>(args.zones.before.bytes());
+    params.q_far = reinterpret_cast<const uint16_t*>(args.zones.far.bytes());
+    params.chunk_tokens = args.zones.chunk_tokens;
+  }
   add_pages(args, params);
   return params;
 }
@@ -198,7 +203,8 @@ class Rounds {
             .is_only = is_only_round,
             .has_lists = params_.page_ids != nullptr,
             .deals_listed = params_.num_found != nullptr,
-            .is_fp8 = params_.is_fp8};
+            .is_fp8 = params_.is_fp8,
+            .has_zones = params_.chunk_tokens > 0};
   }
 
   DecodeLists lists() const {
@@ -242,9 +248,12 @@ int32_t decode_window_tokens(int32_t block_tokens) {
 
 void decode_attention(CudaStream& stream, const AttentionArgs& args) {
   // Kernels copy pieces of 16 bytes.
+  const auto lies_even = [](const TensorView& q) {
+    return reinterpret_cast<uintptr_t>(q.bytes()) % 16 == 0;  // or is absent
+  };
   const bool is_aligned = reinterpret_cast<uintptr_t>(args.kv.base) % 16 == 0 &&
-                          args.kv.stride_bytes % 16 == 0 &&
-                          reinterpret_cast<uintptr_t>(args.q.bytes()) % 16 == 0;
+                          args.kv.stride_bytes % 16 == 0 && lies_even(args.q) &&
+                          lies_even(args.zones.before) && lies_even(args.zones.far);
   SLUICE_CHECK(is_aligned, "q at {}, blocks at {}, {} bytes apart; all must be 16-byte",
                static_cast<const void*>(args.q.bytes()), static_cast<const void*>(args.kv.base),
                args.kv.stride_bytes);

@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
       make_window<kListed, kFp8>(p, row, seq, kv_head, window_index, block, lane);
   const int64_t index = partial_index(p, blockIdx.z, head, blockIdx.x);
   float q[kMaxChannels];
-  load_channels(p.q + (row.row * p.num_q_heads + head) * p.head_dim, p.head_dim, lane, q);
+  const uint16_t* queries = queries_of_window(p, row, window.begin);
+  load_channels(queries + (row.row * p.num_q_heads + head) * p.head_dim, p.head_dim, lane, q);
   // Open windows: a Partial of 10 numbers per query head and lane (open_window_bytes in decode.cc).
   const int64_t lane_index = static_cast<int64_t>(head) * kWarpThreads + lane;
   Partial partial;

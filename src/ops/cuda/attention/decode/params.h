@@ -24,7 +24,11 @@ struct DecodeState {
 struct DecodeParams {
   const uint16_t* q = nullptr;  // bf16 [num_rows][num_q_heads][head_dim]
   uint16_t* out = nullptr;      // the same shape; null: the state is written instead
-  DecodeState from;             // the state to start from; null acc: the empty state
+  // Queries of keys in earlier chunks (QueryZones), the same shape.
+  const uint16_t* q_before = nullptr;
+  const uint16_t* q_far = nullptr;
+  int32_t chunk_tokens = 0;  // 0: q for all keys
+  DecodeState from;          // the state to start from; null acc: the empty state
   DecodeState to;
   bool zero_is_empty = true;  // start from the empty state where the run begins at token 0, too
 

@@ -70,6 +70,7 @@ class Sequences {
   __device__ __forceinline__ DecodeRow row_of(const Task& task) const {
     DecodeRow row;
     row.row = __shfl_sync(kFullWarp, row_, task.round_seq);
+    row.position = 0;  // not read: a wave has no zones
     row.kv_begin = __shfl_sync(kFullWarp, kv_begin_, task.round_seq);
     row.kv_end = __shfl_sync(kFullWarp, kv_end_, task.round_seq);
     row.num_windows = 0;  // not read

@@ -31,6 +31,7 @@ __device__ __forceinline__ void keep_here(const void* address) { asm volatile(""
 // The row of a sequence and what it sees of the run.
 struct DecodeRow {
   int64_t row;       // -1: the sequence has none
+  int32_t position;  // of the row
   int32_t kv_begin;  // the run's
   int32_t kv_end;    // one past the last token that the row sees
   int32_t num_windows;
@@ -45,12 +46,25 @@ __device__ inline DecodeRow decode_row(const DecodeParams& p, int32_t seq) {
   const int32_t kv_end = min(load_now(p.kv_end + seq), first_pos + 1);
   DecodeRow row;
   row.row = begin < end ? begin : -1;
+  row.position = first_pos;
   row.kv_begin = kv_begin;
   row.kv_end = kv_end;
   const int32_t num_tokens = row.row < 0 ? 0 : max(kv_end - kv_begin, 0);
   // A window is a power of two.
   row.num_windows = (num_tokens + p.window_tokens - 1) >> p.window_shift;
   return row;
+}
+
+// The queries of the zone in which a window lies. A window divides a block, and a block a chunk, so
+// all of its tokens are in one zone. Reads the chunk from the tables: a graph may be replayed when
+// the row is in another one.
+__device__ __forceinline__ const uint16_t* queries_of_window(const DecodeParams& p,
+                                                             const DecodeRow& row,
+                                                             int32_t window_begin) {
+  if (p.chunk_tokens == 0) return p.q;
+  const int32_t own_begin = row.position - row.position % p.chunk_tokens;
+  if (window_begin >= own_begin) return p.q;
+  return window_begin >= own_begin - p.chunk_tokens ? p.q_before : p.q_far;
 }
 
 // Index of a window's result, or of its first half's, in partial_max_sum; acc is at head_dim times

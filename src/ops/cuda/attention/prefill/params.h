@@ -15,9 +15,13 @@ namespace sluice::cuda {
 // kv_head * group + r % group, so that all heads of a group share the K and V that a block loads.
 struct PrefillParams {
   const uint16_t* q = nullptr;  // bf16 [num_rows][num_q_heads][head_dim]
-  uint16_t* out = nullptr;      // bf16, the same shape; may be q
-  float* acc = nullptr;         // f32 [num_rows][num_q_heads][head_dim]
-  float* max = nullptr;         // f32 [num_rows][num_q_heads]
+  // Queries of keys in earlier chunks (QueryZones), the same shape.
+  const uint16_t* q_before = nullptr;
+  const uint16_t* q_far = nullptr;
+  int32_t chunk_tokens = 0;  // 0: q for all keys
+  uint16_t* out = nullptr;   // bf16, the same shape; may be q
+  float* acc = nullptr;      // f32 [num_rows][num_q_heads][head_dim]
+  float* max = nullptr;      // f32 [num_rows][num_q_heads]
   float* sum = nullptr;
   const int32_t* row_begin = nullptr;
   const int32_t* first_pos = nullptr;

@@ -27,6 +27,11 @@ void check_supported(const AttentionArgs& args) {
          "place, one row a sequence or the device 'cpu'",
          pages->list.num_entries, pages->list.first_entry);
   }
+  if (args.zones.present() && !std::holds_alternative<AllTokens>(args.selection)) {
+    fail(ErrorCode::kUnsupported,
+         "prefill attention on CUDA takes no selection where queries differ by zones of keys; "
+         "attend all tokens or use the device 'cpu'");
+  }
   // The kernels take the maximum before scaling, which a scale of 0 or less would invert.
   if (!(args.scale > 0.0f)) {
     fail(ErrorCode::kUnsupported, "prefill attention on CUDA needs a scale above 0, not {}",
@@ -50,8 +55,12 @@ int32_t heads_together(const AttentionArgs& args, const KvBlockShape& kv, int64_
 PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) {
   const bool has_state = args.state.acc.present();
   const int32_t num_q_heads = static_cast<int32_t>(args.q.dim(1));
+  const QueryZones& zones = args.zones;
   return {
       .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+      .q_before = reinterpret_cast<const uint16_t*>(zones.before.bytes()),
+      .q_far = reinterpret_cast<const uint16_t*>(zones.far.bytes()),
+      .chunk_tokens = zones.present() ? zones.chunk_tokens : 0,
       .out = reinterpret_cast<uint16_t*>(args.out.bytes()),
       .acc = has_state ? args.state.acc.data<float>() : nullptr,
       .max = has_state ? args.state.max.data<float>() : nullptr,
@@ -203,7 +212,8 @@ void launch_hopper(const Call& call, const KvBlocksView& kv, PrefillParams param
                    const PrefillSelection& selection, const KvBlocksView* columns) {
   count_tiles(call.args, sm90::kRowsPerTile, params);
   params.tiles_per_cta = tiles_per_cta(params, call.gpu);
-  if (selection.is_everything()) {
+  const bool is_whole_kernel = params.is_fp8 && params.chunk_tokens > 0;  // has no parts
+  if (selection.is_everything() && !is_whole_kernel) {
     const LaunchTiles launch{params.num_tiles, params.tiles_per_cta, call.gpu.multiProcessorCount};
     split_tiles(attention_scratch(call.stream), choose_split(call.args, launch), params);
   }
@@ -226,6 +236,10 @@ PrefillParams params_of(const Call& call, PrefillParams params, const CallPart& 
                         const ConvertedKv& converted) {
   const int64_t q_head = int64_t{part.first_head} * params.group;
   params.q += q_head * params.head_dim;
+  if (params.chunk_tokens > 0) {
+    params.q_before += q_head * params.head_dim;
+    params.q_far += q_head * params.head_dim;
+  }
   params.out += q_head * params.head_dim;
   if (params.acc != nullptr) {
     params.acc += q_head * params.head_dim;

@@ -155,6 +155,22 @@ __device__ __forceinline__ void take_over(const Consumer<C>& self, const Item& t
   rows.sum[1] = of_rows.w;
 }
 
+// Replaces the warpgroup's queries where the walk comes to a border of zones. The products with the
+// old ones are complete: next_tile waits for its own. Cost: two or three times in a walk, the time
+// of a load, while the other warpgroup computes.
+template <typename C>
+__device__ __forceinline__ void pass_border(const Consumer<C>& self, const Item& tile,
+                                            ZoneBorders& borders, int token) {
+  if (!borders.reaches(token)) return;
+  self.meet();  // no warp's products read q any more
+  copy_queries<C>(self.p, tile, tile.first_row + self.index * C::kGroupRows, self.thread, self.q,
+                  borders.chunk_begin(token));
+  borders.pass(token);
+  wait_for_copies();
+  shared_write_fence();
+  self.meet();  // q is here
+}
+
 // Attends the KV tiles of one item.
 template <typename C>
 __device__ __forceinline__ void attend_tiles(const Consumer<C>& self, const Item& tile,
@@ -174,8 +190,21 @@ __device__ __forceinline__ void attend_tiles(const Consumer<C>& self, const Item
     };
     const auto sees_all = [](int, float(&)[C::kTileTokens / 2]) {};
     first_tile<C>(self, mask, rows, o, weights);
-    for (i = 1; i < num_whole; ++i) next_tile<C>(self, i, sees_all, rows, o, weights);
-    for (; i < num_own; ++i) next_tile<C>(self, i, mask, rows, o, weights);
+    if constexpr (C::kZones) {
+      ZoneBorders borders(self.p, tile, first_row);
+#pragma unroll 1
+      for (i = 1; i < num_own; ++i) {
+        pass_border<C>(self, tile, borders, self.kv_begin + i * C::kTileTokens);
+        if (i < num_whole) {
+          next_tile<C>(self, i, sees_all, rows, o, weights);
+        } else {
+          next_tile<C>(self, i, mask, rows, o, weights);
+        }
+      }
+    } else {
+      for (i = 1; i < num_whole; ++i) next_tile<C>(self, i, sees_all, rows, o, weights);
+      for (; i < num_own; ++i) next_tile<C>(self, i, mask, rows, o, weights);
+    }
     const int last_begin = tile.kv_begin + (num_own - 1) * C::kTileTokens;
     last_values<C>(self, num_own - 1, tile.kv_end - last_begin, o, weights);
   }
@@ -222,8 +251,9 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
   const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
   const int thread = threadIdx.x % 128;
   const auto begin_queries = [&](const PrefillTile& tile, int buffer) {
+    const int chunk_begin = C::kZones ? tile.kv_begin - tile.kv_begin % p.chunk_tokens : 0;
     copy_queries<C>(p, tile, tile.first_row + index * C::kGroupRows, thread,
-                    shared.q[buffer][index]);
+                    shared.q[buffer][index], chunk_begin);
   };
   Item tile = make_item(range.begin);
   begin_queries(tile, 0);

@@ -14,10 +14,12 @@ namespace sluice::cuda::sm90 {
 
 // Begins to copy the warpgroup's 64 rows of q to shared memory, swizzled as by the copy engine;
 // rows after the last are 0. Not with the copy engine: packed rows of a tile are not a box of q
-// when the tile begins or ends inside a group.
-template <typename C>
+// when the tile begins or ends inside a group. With zones they are those of the keys of the chunk
+// that begins at `chunk_begin`, and rows may lie in several chunks. `q`: a pointer or an address.
+template <typename C, typename Shared>
 __device__ __forceinline__ void copy_queries(const PrefillParams& p, const PrefillTile& tile,
-                                             int first_row, int thread, std::byte* q) {
+                                             int first_row, int thread, Shared q,
+                                             int chunk_begin = 0) {
   constexpr int kChunks = C::kHeadDim / 8;  // of 16 bytes
   constexpr int kRowsAtOnce = 128 / kChunks;
   const int chunk = thread % kChunks;
@@ -25,7 +27,9 @@ __device__ __forceinline__ void copy_queries(const PrefillParams& p, const Prefi
   for (int i = 0; i < C::kGroupRows / kRowsAtOnce; ++i) {
     const int row = thread / kChunks + i * kRowsAtOnce;
     const int64_t head_row = head_row_of(p, tile, first_row + row);
-    const uint16_t* source = p.q + max(head_row, int64_t{0}) * C::kHeadDim + chunk * 8;
+    const uint16_t* queries = p.q;
+    if constexpr (C::kZones) queries = queries_of_row(p, tile, first_row + row, chunk_begin);
+    const uint16_t* source = queries + max(head_row, int64_t{0}) * C::kHeadDim + chunk * 8;
     copy_16(q + chunk / 8 * C::kQueryPanelBytes + row * kSwizzleRowBytes +
                 ((chunk % 8) ^ (row % 8)) * 16,
             source, head_row >= 0);

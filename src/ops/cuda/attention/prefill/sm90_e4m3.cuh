@@ -15,8 +15,8 @@
 namespace sluice::cuda::sm90 {
 
 // 232 * 256 + 40 * 128 are 63 K of the 64 K registers.
-template <int kHeadDim, int kTileTokens>
-struct E4m3Config : Config<kHeadDim, kTileTokens> {
+template <int kHeadDim, int kTileTokens, bool kZones>
+struct E4m3Config : Config<kHeadDim, kTileTokens, kZones> {
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
   static constexpr int kTokenBytes = kHeadDim + 1;
@@ -145,7 +145,12 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
 
 template <int kHeadDim, int kTileTokens>
 cudaError_t launch_e4m3(cudaStream_t stream, const PrefillParams& p) {
-  using C = E4m3Config<kHeadDim, kTileTokens>;
+  // Calls of few rows take this kernel, so tiles with zones are not split.
+  if (p.chunk_tokens > 0) {
+    using Z = E4m3Config<kHeadDim, kTileTokens, true>;
+    return launch<Z, E4m3Shared<Z>>(stream, prefill_e4m3_kernel<Z, false>, p, p);
+  }
+  using C = E4m3Config<kHeadDim, kTileTokens, false>;
   auto* kernel = p.num_split > 0 ? prefill_e4m3_kernel<C, true> : prefill_e4m3_kernel<C, false>;
   return launch<C, E4m3Shared<C>>(stream, kernel, p, p);
 }

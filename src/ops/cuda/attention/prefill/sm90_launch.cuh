@@ -9,8 +9,8 @@
 
 namespace sluice::cuda::sm90 {
 
-// Chooses the kernel: with lists, with a mask (and columns), with split tiles, or with none of
-// them.
+// Chooses the kernel: with lists, with a mask (and columns), with zones, with split tiles, or with
+// none of them.
 template <int kHeadDim, int kTileTokens>
 cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
                          const PrefillSelection& selection, const CUtensorMap& kv_map,
@@ -27,6 +27,11 @@ cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
   }
   if (selection.mask != nullptr) {
     return launch<C, Shared<C>>(stream, prefill_tiles_kernel<C>, p, p, *selection.mask, kv_map);
+  }
+  if (p.chunk_tokens > 0) {
+    using Z = Config<kHeadDim, kTileTokens, true>;
+    auto* kernel = p.num_split > 0 ? prefill_kernel<Z, true> : prefill_kernel<Z, false>;
+    return launch<Z, Shared<Z>>(stream, kernel, p, p, kv_map);
   }
   auto* kernel = p.num_split > 0 ? prefill_kernel<C, true> : prefill_kernel<C, false>;
   return launch<C, Shared<C>>(stream, kernel, p, p, kv_map);

@@ -19,8 +19,10 @@ namespace sluice::cuda::sm90 {
 
 // Sizes of one instantiation. Two stages of K and V, and q twice, fit shared memory at head_dim 128
 // and tiles of 128 tokens; at 256 tiles of 64 tokens, and q once: 192 KiB.
-template <int kHeadDimValue, int kTileTokensValue>
+// kZones: queries differ by zones of keys.
+template <int kHeadDimValue, int kTileTokensValue, bool kZonesValue = false>
 struct Config {
+  static constexpr bool kZones = kZonesValue;
   static constexpr int kHeadDim = kHeadDimValue;
   static constexpr int kTileTokens = kTileTokensValue;
   static constexpr int kStages = 2;
