@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
                            .model = "qwen3-group2-tied",
                            .is_wide = true,
                            .kv = KvCacheDtype::kFp8}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace sluice
