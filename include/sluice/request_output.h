@@ -115,10 +115,12 @@ struct EngineStats {
   int64_t num_store_write_errors = 0;      // blocks that a fault of the disk or directory kept out
   double store_read_bytes_per_second = 0;  // of the last reads; 0: unknown
   std::optional<KvEventStats> kv_events;   // empty without an endpoint
-  int64_t prefill_ns = 0;                  // host wall time of prefill steps
-  int64_t decode_ns = 0;                   // and of decode steps
-  int64_t draft_ns = 0;                    // of these, in passes that draft for speculation
-  int64_t load_ns = 0;                     // loading the model
+  // Of all steps; empty before the first, and without experts in host memory.
+  std::optional<ExpertObservations> experts;
+  int64_t prefill_ns = 0;  // host wall time of prefill steps
+  int64_t decode_ns = 0;   // and of decode steps
+  int64_t draft_ns = 0;    // of these, in passes that draft for speculation
+  int64_t load_ns = 0;     // loading the model
 };
 
 }  // namespace sluice

@@ -74,7 +74,7 @@ std::vector<CheckpointTensor> whole_tensors(const WeightSource& source,
   const std::string& of_all = source.part.name;
   const bool has_own = of_all.empty() || source.is_range() || checkpoint.has(source.name);
   if (!seen.insert(has_own ? source.name : of_all).second) return {};
-  if (!has_own) return {checkpoint.tensor(of_all, source.part.shape)};
+  if (!has_own) return whole_stack(source, checkpoint);
   WeightSource whole = source;
   whole.shape = source.tensor_shape();
   whole.slice = {};

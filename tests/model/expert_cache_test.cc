@@ -123,8 +123,10 @@ class CacheRig {
     num_bytes_ += num_missing * static_cast<int64_t>(layer.expert_bytes());
   }
 
-  void expect_counts() const {
-    const ExpertCounts counts = cache_.read_counts();
+  void expect_counts() {
+    cache_.fetch_counts();
+    fixture_.stream().synchronize();
+    const ExpertCounts counts = cache_.counts();
     EXPECT_EQ(counts.num_hits, num_hits_);
     EXPECT_EQ(counts.num_misses, num_misses_);
     EXPECT_EQ(counts.num_bytes, num_bytes_);

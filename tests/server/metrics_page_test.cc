@@ -42,6 +42,7 @@ EngineReading reading() {
                                .num_skipped_blocks = 5,
                                .num_bad_files = 6,
                                .num_write_errors = 8},
+          .experts = ExpertReads{21, 22, 23, 24},
           .events = KvEventSums{.num_sent = 12, .num_dropped = 13},
           .step_tokens = {.bounds = {1, 8}, .cumulative = {2, 3}, .count = 4, .sum = 30},
           .last_progress_s = 0.25,
@@ -163,6 +164,8 @@ TEST(MetricsPage, HasTheNamesThatDashboardsRead) {
       {"sluice:kv_transfer_bytes_total", "counter"},
       {"sluice:slot_waits_total", "counter"},
       {"sluice:hot_page_reads_total", "counter"},
+      {"sluice:expert_reads_total", "counter"},
+      {"sluice:expert_bytes_total", "counter"},
       {"sluice:prefill_remaining_tokens", "gauge"},
       {"sluice:requests_aborted_total", "counter"},
       {"sluice:engine_last_progress_seconds", "gauge"},
@@ -198,6 +201,10 @@ TEST(MetricsPage, ShowsTheEngine) {
   EXPECT_EQ(page.at("sluice:slot_waits_total"), 7);
   EXPECT_EQ(page.at("sluice:hot_page_reads_total{result=hit}"), 9);
   EXPECT_EQ(page.at("sluice:hot_page_reads_total{result=miss}"), 3);
+  EXPECT_EQ(page.at("sluice:expert_reads_total{result=hit}"), 21);
+  EXPECT_EQ(page.at("sluice:expert_reads_total{result=miss}"), 22);
+  EXPECT_EQ(page.at("sluice:expert_bytes_total{way=fetched}"), 23);
+  EXPECT_EQ(page.at("sluice:expert_bytes_total{way=streamed}"), 24);
   EXPECT_EQ(page.at("vllm:iteration_tokens_total_bucket{le=8.0}"), 3);
   EXPECT_EQ(page.at("vllm:iteration_tokens_total_count"), 4);
   EXPECT_EQ(page.at("vllm:iteration_tokens_total_sum"), 30);

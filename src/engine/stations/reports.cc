@@ -7,12 +7,12 @@
 namespace sluice {
 namespace {
 
-// Empty without experts in host memory. Waits for compute.
+// Empty without experts in host memory. REQUIRES: the host waited for the last pass.
 std::optional<ExpertObservations> observe_experts(const HostExperts* experts) {
   if (experts == nullptr) return std::nullopt;
   ExpertObservations result{.streamed_bytes = experts->ring().loaded_bytes()};
   if (experts->cache() == nullptr) return result;
-  const ExpertCounts counts = experts->cache()->read_counts();
+  const ExpertCounts counts = experts->cache()->counts();
   result.num_hits = counts.num_hits;
   result.num_misses = counts.num_misses;
   result.fetched_bytes = counts.num_bytes;
@@ -34,6 +34,7 @@ void Reports::add_step(const Batch& batch, int64_t begin_ns, int64_t end_ns) {
   (is_prefill ? sums_.prefill_ns : sums_.decode_ns) += end_ns - begin_ns;
   if (is_prefill) sums_.num_prompt_tokens += batch.num_rows();
   ++sums_.num_steps;
+  sums_.experts = observe_experts(stations_.rank.host_experts());
 }
 
 EngineStats Reports::stats() const {
@@ -56,6 +57,7 @@ Observations Reports::observations() const {
   observations.kv_offload = kv_offload_name(stations_.front.plan().kv_offload);
   observations.device_peak_bytes = device.peak_allocated_bytes(MemoryKind::kDevice);
   observations.pinned_peak_bytes = device.peak_allocated_bytes(MemoryKind::kPinned);
+  if (stations_.rank.host_experts() != nullptr) stations_.rank.compute().synchronize();
   observations.experts = observe_experts(stations_.rank.host_experts());
   observations.speculation = stations_.drafts.counts().value_or(SpeculationCounts());
   if (!stations_.kv.store().exists()) return observations;

@@ -98,8 +98,9 @@ ExpertCache::ExpertCache(Device& device, Stream& compute, std::vector<ExpertLaye
       layers_(std::move(layers)),
       num_places_(num_places),
       buffer_(device.allocate(device_bytes(layers_, num_places), MemoryKind::kDevice)),
-      read_counts_(device.allocate(pinned_bytes(layers_, num_places), MemoryKind::kPinned)) {
+      fetched_counts_(device.allocate(pinned_bytes(layers_, num_places), MemoryKind::kPinned)) {
   SLUICE_CHECK(num_places >= fewest_places(layers_), "{} places", num_places);
+  std::fill_n(fetched_counts_.data(), fetched_counts_.size_bytes(), std::byte{0});
   Arena arena(buffer_.data(), buffer_.size_bytes());
   memory_ = cut(arena, layers_, num_places);
   fill_tables();
@@ -165,12 +166,14 @@ ExpertSource ExpertCache::find(int32_t index, const TensorView& experts) {
   return source;
 }
 
-ExpertCounts ExpertCache::read_counts() const {
-  compute_.copy({.dst = read_counts_.data(),
+void ExpertCache::fetch_counts() {
+  compute_.copy({.dst = fetched_counts_.data(),
                  .src = memory_.counts.bytes(),
-                 .num_bytes = read_counts_.size_bytes()});
-  compute_.synchronize();
-  const auto* counts = reinterpret_cast<const int64_t*>(read_counts_.data());
+                 .num_bytes = fetched_counts_.size_bytes()});
+}
+
+ExpertCounts ExpertCache::counts() const {
+  const auto* counts = reinterpret_cast<const int64_t*>(fetched_counts_.data());
   ExpertCounts sum;
   for (size_t i = 0; i < layers_.size(); ++i, counts += kNumHotCounts + 1) {
     sum.num_hits += counts[kHotHits];

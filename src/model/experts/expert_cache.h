@@ -50,8 +50,10 @@ class ExpertCache {
   // REQUIRES: `experts` has at most rows_in(num_places()) rows.
   ExpertSource find(int32_t index, const TensorView& experts);
 
-  // Waits for compute.
-  ExpertCounts read_counts() const;
+  // Enqueues on compute a copy of the counts to the host.
+  void fetch_counts();
+  // Those of the last copy. REQUIRES: the host waited for compute since then.
+  ExpertCounts counts() const;
 
  private:
   // The tensors of all layers.
@@ -74,7 +76,7 @@ class ExpertCache {
   const std::vector<ExpertLayer> layers_;
   const int32_t num_places_;
   Buffer buffer_;
-  Buffer read_counts_;  // pinned copy
+  Buffer fetched_counts_;  // pinned copy
   Memory memory_;
 };
 

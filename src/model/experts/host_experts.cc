@@ -48,7 +48,11 @@ int32_t HostExperts::num_sources(LayerId layer) const {
 void HostExperts::finish(LayerId layer) {
   const bool has_experts =
       static_cast<size_t>(layer.value) < index_of_.size() && index_of(layer) >= 0;
-  if (has_experts && !from_cache_) ring_.release(index_of(layer));
+  if (!has_experts) return;
+  const int32_t index = index_of(layer);
+  if (!from_cache_) return ring_.release(index);
+  // A small copy in each step, rather than a wait of whoever asks for the counts.
+  if (index + 1 == std::ssize(layers_)) cache_->fetch_counts();
 }
 
 }  // namespace sluice

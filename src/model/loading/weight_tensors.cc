@@ -68,21 +68,26 @@ bool is_in_stack(const WeightSource& source, const Checkpoint& checkpoint) {
 // Of transformers' method fp8 alone it is known how it names the scales of such a tensor.
 constexpr std::string_view kStackScales = "_scale_inv";
 
-// The source's rows there. Errors: also kUnsupported for other quantized ones.
-CheckpointTensor rows_of_stack(const WeightSource& source, const Checkpoint& checkpoint) {
+// The tensor of all experts. Errors: also kUnsupported for other quantized ones.
+CheckpointTensor stack_of(const WeightSource& source, const Checkpoint& checkpoint) {
   const TensorPart& part = source.part;
-  const bool has_e4m3 = source.scale_name.ends_with(kStackScales);
-  if (has_scales(source.matrix.format) && !has_e4m3) {
+  if (source.scale_name.ends_with(kStackScales)) {
+    return checkpoint.quantized_tensor(part.name, part.shape, DType::kE4m3);
+  }
+  if (has_scales(source.matrix.format)) {
     fail(ErrorCode::kUnsupported,
          "tensor \"{}\" has all experts, which is supported for weights in bf16 and of the method "
          "fp8; take a model with a tensor for each expert, as \"{}\"",
          part.name, source.name);
   }
-  const CheckpointTensor stack =
-      has_e4m3 ? checkpoint.quantized_tensor(part.name, part.shape, DType::kE4m3)
-               : checkpoint.tensor(part.name, part.shape);
-  return stack.part(part.shape.back(), {part.row_begin, source.shape[0]},
-                    {source.slice.col_begin, source.shape[1]});
+  return checkpoint.tensor(part.name, part.shape);
+}
+
+// The source's rows there.
+CheckpointTensor rows_of_stack(const WeightSource& source, const Checkpoint& checkpoint) {
+  return stack_of(source, checkpoint)
+      .part(source.part.shape.back(), {source.part.row_begin, source.shape[0]},
+            {source.slice.col_begin, source.shape[1]});
 }
 
 // The first of the shapes that the tensor has in the file. Errors: kModel if it has none of them.
@@ -194,25 +199,28 @@ std::vector<CheckpointTensor> all_of(const IntegerTensors& tensors) {
   return all;
 }
 
-// Scales lie as the numbers do: blocks of an expert's matrix, which has gate and up in one, begin
-// with its first row.
-CheckpointTensor scales_of_stack(const WeightSource& source, const Checkpoint& checkpoint) {
-  const int64_t num_experts = source.part.shape[0], num_rows = source.part.shape[1];
-  const int64_t expert = source.part.row_begin / num_rows;
+// The scales of all experts, one for each or for blocks of its matrix, which has gate and up in
+// one.
+CheckpointTensor stack_of_scales(const WeightSource& source, const Checkpoint& checkpoint) {
+  const int64_t num_experts = source.part.shape[0];
   const std::string name = source.part.name + std::string(kStackScales);
-  if (source.scales == WeightScales::kTensor) {
-    const std::vector<int64_t> shape =
-        require_shape(checkpoint, name, {{num_experts, 1, 1}, {num_experts}});
-    return checkpoint.tensor(name, shape).part(1, {expert, 1}, {0, 1});
+  std::vector<std::vector<int64_t>> shapes = {{num_experts, 1, 1}, {num_experts}};
+  if (source.scales == WeightScales::kBlocks) {
+    shapes = {{num_experts, in_units({0, source.part.shape[1]}, kScaleBlockRows).count,
+               scales_per_row(WeightFormat::kE4m3Groups, source.part.shape[2])}};
   }
-  const int64_t rows = in_units({0, num_rows}, kScaleBlockRows).count;
-  const int64_t columns = scales_per_row(WeightFormat::kE4m3Groups, source.part.shape[2]);
-  const std::vector<int64_t> shape =
-      require_shape(checkpoint, name, {{num_experts, rows, columns}});
-  Range own = in_units({first_scaled_row(source, checkpoint), source.shape[0]}, kScaleBlockRows);
-  own.begin += expert * rows;
-  return checkpoint.tensor(name, shape)
-      .part(columns, own, in_units({source.slice.col_begin, source.shape[1]}, kScaleGroup));
+  return checkpoint.tensor(name, require_shape(checkpoint, name, shapes));
+}
+
+// Those of the source. Blocks of an expert begin with its first row.
+CheckpointTensor scales_of_stack(const WeightSource& source, const Checkpoint& checkpoint) {
+  const CheckpointTensor scales = stack_of_scales(source, checkpoint);
+  const int64_t expert = source.part.row_begin / source.part.shape[1];
+  if (source.scales == WeightScales::kTensor) return scales.part(1, {expert, 1}, {0, 1});
+  Range rows = in_units({first_scaled_row(source, checkpoint), source.shape[0]}, kScaleBlockRows);
+  rows.begin += expert * scales.shape[1];
+  return scales.part(scales.shape[2], rows,
+                     in_units({source.slice.col_begin, source.shape[1]}, kScaleGroup));
 }
 
 }  // namespace
@@ -232,6 +240,13 @@ std::optional<std::string> note_unread_parts(const Checkpoint& checkpoint,
   return fmt::format(
       "{} tensors of vision and of draft layers (mtp) are not read: the text part runs alone",
       count);
+}
+
+std::vector<CheckpointTensor> whole_stack(const WeightSource& source,
+                                          const Checkpoint& checkpoint) {
+  std::vector<CheckpointTensor> tensors = {stack_of(source, checkpoint)};
+  if (!source.scale_name.empty()) tensors.push_back(stack_of_scales(source, checkpoint));
+  return tensors;
 }
 
 int64_t first_scaled_row(const WeightSource& source, const Checkpoint& checkpoint) {

@@ -21,6 +21,10 @@ namespace sluice {
 // for a type that is not supported, naming it.
 std::vector<CheckpointTensor> tensors_of(const WeightSource& source, const Checkpoint& checkpoint);
 
+// The tensor of all experts that has the source's rows, and that of its scales, whole. REQUIRES:
+// the checkpoint has no tensor of the source's name. Errors: those of tensors_of.
+std::vector<CheckpointTensor> whole_stack(const WeightSource& source, const Checkpoint& checkpoint);
+
 // Whether a tensor belongs to a part of a hybrid that is not run: its vision, and the layers that
 // draft tokens.
 bool is_unread_part(std::string_view name, const ModelConfig& config);

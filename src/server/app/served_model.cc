@@ -111,6 +111,12 @@ metrics::EngineReading ServedModel::reading() const {
                                          .num_bad_files = now.stats.num_store_bad_files,
                                          .num_write_errors = now.stats.num_store_write_errors};
   }
+  if (const auto& counts = now.stats.experts) {
+    reading.experts = metrics::ExpertReads{.num_hits = counts->num_hits,
+                                           .num_misses = counts->num_misses,
+                                           .fetched_bytes = counts->fetched_bytes,
+                                           .streamed_bytes = counts->streamed_bytes};
+  }
   if (const auto& counts = now.stats.kv_events) {
     reading.events =
         metrics::KvEventSums{.num_sent = counts->num_sent, .num_dropped = counts->num_dropped};

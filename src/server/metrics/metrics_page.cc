@@ -49,6 +49,17 @@ void append_store(Exposition& page, const StoreCounts& store) {
         store.num_write_errors);
 }
 
+void append_experts(Exposition& page, const ExpertReads& experts) {
+  page.counter("sluice:expert_reads_total",
+               "Experts of host memory that rows chose, in steps that keep some on the device.");
+  page.sample(static_cast<double>(experts.num_hits), Labels().add("result", "hit"));
+  page.sample(static_cast<double>(experts.num_misses), Labels().add("result", "miss"));
+  page.counter("sluice:expert_bytes_total",
+               "Bytes of experts moved to the device: single ones, and whole layers.");
+  page.sample(static_cast<double>(experts.fetched_bytes), Labels().add("way", "fetched"));
+  page.sample(static_cast<double>(experts.streamed_bytes), Labels().add("way", "streamed"));
+}
+
 void append_events(Exposition& page, const KvEventSums& events) {
   page.counter("sluice:kv_events_total", "KV events sent to routers.", events.num_sent);
   page.counter("sluice:kv_events_dropped_total",
@@ -94,6 +105,7 @@ void append_engine(Exposition& page, const EngineReading& engine) {
   }
   if (engine.transfers) append_transfers(page, *engine.transfers);
   if (engine.store) append_store(page, *engine.store);
+  if (engine.experts) append_experts(page, *engine.experts);
   if (engine.events) append_events(page, *engine.events);
   if (engine.drafts) append_drafts(page, *engine.drafts);
   page.histogram("vllm:iteration_tokens_total", "Tokens that a step of the engine computes.",

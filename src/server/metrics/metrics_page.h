@@ -39,6 +39,14 @@ struct StoreCounts {
   int64_t num_write_errors = 0;  // blocks that a fault of the disk or directory kept out
 };
 
+// Where experts of host memory came from since the engine was made.
+struct ExpertReads {
+  int64_t num_hits = 0;        // choices of rows whose expert was on the device
+  int64_t num_misses = 0;      // fetched
+  int64_t fetched_bytes = 0;   // of these
+  int64_t streamed_bytes = 0;  // of whole layers, for passes of many rows
+};
+
 // What routers were told of KV since the engine was made.
 struct KvEventSums {
   int64_t num_sent = 0;
@@ -68,6 +76,7 @@ struct EngineReading {
   std::optional<KvBytes> host_kv;        // empty: no KV offload
   std::optional<KvTransfers> transfers;  // empty: no KV offload
   std::optional<StoreCounts> store;      // empty: no KV store
+  std::optional<ExpertReads> experts;    // empty: no experts in host memory
   std::optional<KvEventSums> events;     // empty: no KV events
   std::optional<DraftCounts> drafts;     // empty: no speculative method
   Histogram::Reading step_tokens;        // of the engine's steps

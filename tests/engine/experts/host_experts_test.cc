@@ -263,6 +263,10 @@ TEST(HostExperts, CountsSayWhereExpertsCameFrom) {
   EXPECT_EQ(counts.fetched_bytes,
             counts.num_misses * static_cast<int64_t>(layers.front().expert_bytes()));
   EXPECT_EQ(counts.streamed_bytes, 0);
+  const ExpertObservations of_steps = cached.stats().experts.value();
+  EXPECT_EQ(of_steps.num_hits, counts.num_hits);
+  EXPECT_EQ(of_steps.num_misses, counts.num_misses);
+  EXPECT_EQ(of_steps.fetched_bytes, counts.fetched_bytes);
   LlmEngine streamed = engine_of(on_host(options, 0), 2, 0);
   testing::run_jobs(streamed, jobs);
   const ExpertObservations flow = streamed.observations().experts.value();
@@ -270,6 +274,7 @@ TEST(HostExperts, CountsSayWhereExpertsCameFrom) {
   // Of 40 passes, and the two layers that the last one loads ahead.
   EXPECT_EQ(flow.streamed_bytes,
             (40 * kNumLayers + 2) * static_cast<int64_t>(layers.front().bytes()));
+  EXPECT_EQ(streamed.stats().experts.value().streamed_bytes, flow.streamed_bytes);
   EXPECT_FALSE(LlmEngine(options, {.device = testing::make_test_device()})
                    .observations()
                    .experts.has_value());

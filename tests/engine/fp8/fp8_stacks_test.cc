@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "engine/llm_engine.h"
+#include "engine/store/store_engine.h"
 #include "io/expect_error.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -183,6 +183,10 @@ TEST(Fp8Stacks, RanksHaveTheirParts) {
   options.tensor_parallel_size = 2;
   const std::vector<float> found = LLM(options).trace(tokens, {}).logits.data;
   EXPECT_LT(testing::median_nmse(found, expected, tokens.size()), 3e-4);
+  // The store's key has the whole tensors, whatever a rank reads of them.
+  const testing::TemporaryStore store;
+  LLM stored(testing::with_store(options, store));
+  EXPECT_EQ(stored.generate({tokens}, testing::sampled(4, 1)).size(), 1u);
 }
 
 TEST(Fp8Stacks, MissingScalesAreNamed) {
