@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
                            .model = "qwen3-group2-tied",
                            .is_wide = true,
                            .kv = KvCacheDtype::kFp8}),
-    [](const auto& test) { return std::string(test.param.name); });
+    [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace
 }  // namespace sluice
