@@ -107,7 +107,7 @@ Decoder::Scratch Decoder::cut_scratch(Arena& arena, const ModelConfig& config,
   s.logits = arena.tensor(DType::kF32, {limits.max_logit_rows, config.vocab_size});
   s.logit_part = arena.tensor(DType::kF32, {limits.max_logit_rows * head_range(config).count});
   s.inv_freq = arena.tensor(DType::kF32, {head_dim / 2});
-  if (config.dual_chunk.present()) {
+  if (limits.has_zones) {
     for (TensorView* angles : {&s.zones.own, &s.zones.before, &s.zones.far}) {
       *angles = arena.tensor(DType::kF32, {rows, 2, head_dim / 2});
     }
@@ -197,8 +197,7 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
 
 // Whether a row may lie past the first chunk. Passes before it have the bits of plain attention.
 bool Decoder::has_zones(const AttentionPass& pass) const {
-  return config_.dual_chunk.present() &&
-         pass.batch.max_kv_tokens > config_.dual_chunk.chunk_tokens();
+  return scratch_.zones.present() && pass.batch.max_kv_tokens > config_.dual_chunk.chunk_tokens();
 }
 
 // The angles that all layers share; those of zones where the pass has them.

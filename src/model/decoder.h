@@ -29,6 +29,7 @@ struct DecoderLimits {
   int64_t max_rows = 0;        // token rows of one pass
   int64_t max_logit_rows = 0;  // rows of one pass that need logits
   int64_t row_tile = 2048;     // rows per projection and MLP call; larger takes more scratch
+  bool has_zones = false;      // rows may lie past the first chunk of dual chunk attention
 };
 
 // Made by engine/runner for each pass. All views are device memory.

@@ -120,7 +120,10 @@ PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& trai
   const bool has_graphs = traits.has_decode_shapes && !options.enforce_eager;
   return {
       .scheduler = choose_scheduler_limits(options, needs, pass_tokens),
-      .decoder = {.max_rows = max_rows, .max_logit_rows = decode_rows, .row_tile = traits.row_tile},
+      .decoder = {.max_rows = max_rows,
+                  .max_logit_rows = decode_rows,
+                  .row_tile = traits.row_tile,
+                  .has_zones = needs.has_zones},
       .limits = {.max_rows = max_rows,
                  .max_seqs = num_seqs,
                  .max_blocks_per_seq = blocks_for_tokens(needs.max_model_len, needs.block_tokens),

@@ -30,8 +30,8 @@ using testing::run_engine;
 using testing::sampled;
 
 constexpr int32_t kChunkTokens = 256;
-// A tiny model with the key. Wide: with dummy weights and heads of 128 channels, for which a GPU
-// has kernels of their own; the others take general ones.
+// A tiny model with the key. Wide: on a GPU with dummy weights and heads of 128 channels, for which
+// it has kernels of their own; narrow heads take general ones.
 struct Case {
   const char* name;
   const char* model;
@@ -48,7 +48,7 @@ EngineOptions long_options(const Case& of, const TempDir& dir, bool has_key) {
   }
   nlohmann::json config = read_json_file(dir.path() / "config.json");
   config["max_position_embeddings"] = 4096;
-  if (of.is_wide) {
+  if (of.is_wide && !testing::testing_cpu()) {
     config["head_dim"] = 128;
     options.load_format = LoadFormat::kDummy;
   }
@@ -74,6 +74,11 @@ std::vector<Job> jobs_of(std::initializer_list<int64_t> lengths) {
 
 class DualChunkEngine : public ::testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    if (testing::testing_cpu() && GetParam().is_wide && GetParam().kv == KvCacheDtype::kAuto) {
+      GTEST_SKIP() << "skipped: a CPU has one kernel for all heads";
+    }
+  }
   EngineOptions options(bool has_key = true) const {
     return long_options(GetParam(), has_key ? dir_ : plain_dir_, has_key);
   }
@@ -128,7 +133,7 @@ TEST_P(DualChunkEngine, PlacesChangeNoBit) {
     options.kv.block_size = block_tokens;
     options.enable_prefix_caching = false;
     options.max_num_seqs = 1;
-    options.max_num_batched_tokens = options.prefill_chunk_tokens = 192;
+    options.max_num_batched_tokens = 192;
     const std::vector<Job> jobs = jobs_of({kChunkTokens - 5, 2 * kChunkTokens - 3, 900});
     const std::vector<RequestOutput> expected = run_engine(options, jobs);
     EngineOptions eager = options;
