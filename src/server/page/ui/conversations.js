@@ -38,10 +38,18 @@ export async function restore() {
 
 export const leave = () => sessionStorage.removeItem(kCurrent);
 
+let numCalls = 0;
+let shown = '';
+// Of two calls at once the later one shows the list. Rows that did not change stay, since new ones
+// would take the focus from a button between its focus and its press.
 export async function showList() {
+  const call = ++numCalls;
   const current = sessionStorage.getItem(kCurrent);
   const others = (await store.all('conversations')).filter((one) => one.key !== current)
       .sort((a, b) => b.time - a.time);
+  const versions = others.map((one) => `${one.key} ${one.time}`).join();
+  if (call !== numCalls || versions === shown) return;
+  shown = versions;
   byId('past').hidden = others.length === 0;
   byId('past-count').textContent = String(others.length);
   list.replaceChildren(...others.map((one) => {
