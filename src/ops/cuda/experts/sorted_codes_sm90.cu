@@ -72,13 +72,7 @@ __device__ inline void multiply(const CodesCall& call, const Own& own, Shared<kS
   Factors next = {};
   if constexpr (kBlocks) next = own.factors(call, 0);
   for (int step = 0; step < call.product.num_steps; ++step) {
-    const int stage = step % kStages;
-    barrier_wait(shared_address(&shared.full[stage]), step / kStages & 1);
-    const uint32_t pairs =
-        shared_address(shared.pairs[stage]) + group * kGroupRows * kSwizzleRowBytes;
-    const uint64_t a = matrix_descriptor(pairs, 16, kSwizzleUnitBytes);
-    const uint64_t b =
-        matrix_descriptor(shared_address(shared.weights[stage]), 16, kSwizzleUnitBytes);
+    const auto [a, b] = await_step(shared, step, group);
     pin_registers(of_panel);
     wgmma_fence();
 #pragma unroll
@@ -90,7 +84,8 @@ __device__ inline void multiply(const CodesCall& call, const Own& own, Shared<kS
     if (kBlocks && step + 1 < call.product.num_steps) next = own.factors(call, step + 1);
     wgmma_wait<0>();
     pin_registers(of_panel);
-    if (threadIdx.x % kWarpThreads == 0) barrier_arrive(shared_address(&shared.empty[stage]));
+    if (threadIdx.x % kWarpThreads == 0)
+      barrier_arrive(shared_address(&shared.empty[step % kStages]));
 #pragma unroll
     for (int i = 0; i < kTileColumns / 2; ++i) {
       if constexpr (kBlocks) {

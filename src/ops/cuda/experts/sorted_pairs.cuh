@@ -91,6 +91,24 @@ __device__ inline void produce(const ProductCall& call, const CUtensorMap* pairs
   }
 }
 
+// Descriptors of the factors of a step: the pairs of a warpgroup, and the tile's weight rows.
+struct StepFactors {
+  uint64_t pairs;
+  uint64_t weights;
+};
+
+// Waits until the copies of a step are in shared memory.
+template <int kStages>
+__device__ inline StepFactors await_step(Shared<kStages>& shared, int step, int group) {
+  const int stage = step % kStages;
+  barrier_wait(shared_address(&shared.full[stage]), step / kStages & 1);
+  const uint32_t pairs =
+      shared_address(shared.pairs[stage]) + group * kGroupRows * kSwizzleRowBytes;
+  return {
+      .pairs = matrix_descriptor(pairs, 16, kSwizzleUnitBytes),
+      .weights = matrix_descriptor(shared_address(shared.weights[stage]), 16, kSwizzleUnitBytes)};
+}
+
 __device__ inline float rounded(float value) { return bf16_to_float(float_to_bf16(value)); }
 
 // Two neighbours of a row of act, from their gates and ups.

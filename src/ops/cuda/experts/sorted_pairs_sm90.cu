@@ -16,13 +16,7 @@ constexpr int kStages = 3;
 __device__ inline void multiply(const ProductCall& call, Shared<kStages>& shared, int group,
                                 float (&sums)[kTileColumns / 2]) {
   for (int step = 0; step < call.num_steps; ++step) {
-    const int stage = step % kStages;
-    barrier_wait(shared_address(&shared.full[stage]), step / kStages & 1);
-    const uint32_t pairs =
-        shared_address(shared.pairs[stage]) + group * kGroupRows * kSwizzleRowBytes;
-    const uint64_t a = matrix_descriptor(pairs, 16, kSwizzleUnitBytes);
-    const uint64_t b =
-        matrix_descriptor(shared_address(shared.weights[stage]), 16, kSwizzleUnitBytes);
+    const auto [a, b] = await_step(shared, step, group);
     pin_registers(sums);
     wgmma_fence();
 #pragma unroll
