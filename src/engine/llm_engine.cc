@@ -112,7 +112,7 @@ void LlmEngine::take_cancelled(std::vector<RequestOutput>& outputs) {
 // Empty if the pass was cancelled.
 std::optional<std::span<const SampledToken>> LlmEngine::run(const Batch& batch,
                                                             const PassWatch* watch) {
-  const StepWatch step_watch(batch, watch, /*may_cancel=*/plan().num_ranks == 1);
+  const StepWatch step_watch(batch, watch);
   step_watch.begin();
   const int64_t min_rows = watch != nullptr ? watch->min_rows : plan().passes.min_watched_rows;
   const bool watched = StepWatch::is_needed(batch, watch, min_rows);

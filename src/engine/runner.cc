@@ -19,7 +19,8 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
       sampler_(parts.eos_token_ids, limits.max_logit_rows(), parts.vocab_size, parts.device),
       scorer_(limits.max_seqs, parts.device),
       graphs_(parts.compute, parts.max_decode_graphs),
-      pacer_(parts.device) {
+      pacer_(parts.device, parts.part_limit),
+      follower_(parts.part_limit) {
   SLUICE_CHECK(parts.fixed_decode_shapes || parts.max_decode_graphs == 0);
   SLUICE_CHECK(limits.has_states == (parts.states != nullptr));
   const size_t num_bytes =
@@ -42,10 +43,7 @@ std::optional<std::span<const SampledToken>> Runner::run(const Pass& pass, const
   try {
     run_pass([&] { enqueue_pass(pass.message); });
   } catch (const PassCancelled&) {
-    // Loads that the cancelled pass has not read must end as well: their blocks may get another
-    // owner, whose write-back does not wait for loads that compute never read.
-    parts_.compute.synchronize();
-    parts_.residency.synchronize();
+    await_cancelled();
     return std::nullopt;
   }
   prefetch(pass);
@@ -55,17 +53,24 @@ std::optional<std::span<const SampledToken>> Runner::run(const Pass& pass, const
     sampler_.enqueue(parts_.compute, parts_.decoder.logits(num_logit_rows_), device_);
   }
   if (scores_prompts_ && !score_prompts(batch, watch)) {
-    parts_.residency.synchronize();  // as above
+    parts_.residency.synchronize();  // as in await_cancelled
     return std::nullopt;
   }
   parts_.compute.synchronize();
   return sampler_.collect(batch, num_logit_rows_);
 }
 
+// Loads that the pass has not read must end as well: their blocks may get another owner, whose
+// write-back does not wait for loads that compute never read.
+void Runner::await_cancelled() {
+  parts_.compute.synchronize();
+  parts_.residency.synchronize();
+}
+
 // As the message says, without a batch: nothing is drawn or scored.
-void Runner::enqueue_message(const Pass& pass) {
+void Runner::enqueue_message(const Pass& pass, PassMonitor* monitor) {
   describe(pass, pass.message.num_sampled());
-  monitor_ = nullptr;
+  monitor_ = monitor;
   scores_prompts_ = false;
   draws_in_pass_ = false;
   run_pass([&] { enqueue_pass(pass.message); });
@@ -73,7 +78,7 @@ void Runner::enqueue_message(const Pass& pass) {
 }
 
 std::vector<float> Runner::replay(const Pass& pass) {
-  enqueue_message(pass);
+  enqueue_message(pass, nullptr);
   const int64_t num_sampled = pass.message.num_sampled();
   if (num_sampled > 0) return to_host(parts_.decoder.logits(num_logit_rows_).rows(0, num_sampled));
   parts_.compute.synchronize();
@@ -81,7 +86,11 @@ std::vector<float> Runner::replay(const Pass& pass) {
 }
 
 void Runner::follow(const Pass& pass) {
-  enqueue_message(pass);
+  try {
+    enqueue_message(pass, pass.message.is_watched ? &follower_ : nullptr);
+  } catch (const PassCancelled&) {
+    return await_cancelled();
+  }
   parts_.compute.synchronize();
 }
 

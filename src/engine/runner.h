@@ -43,7 +43,8 @@ class Runner {
     // Pads decode steps. For devices on which another number of rows selects another kernel, whose
     // sums round differently: steps with and without graphs then have the same shapes and bits.
     bool fixed_decode_shapes = false;
-    int64_t max_decode_graphs = 0;  // 0: no graphs; REQUIRES: fixed_decode_shapes otherwise
+    int64_t max_decode_graphs = 0;    // 0: no graphs; REQUIRES: fixed_decode_shapes otherwise
+    PartLimit* part_limit = nullptr;  // of several ranks, else null
   };
   Runner(const Parts& parts, const PassLimits& limits);
 
@@ -71,7 +72,8 @@ class Runner {
   // sampled rows: f32 [message.num_sampled(), vocab] in host memory.
   std::vector<float> replay(const Pass& pass);
 
-  // The same on a rank after the first, which gets its logits. Returns when the pass is done.
+  // The same on a rank after the first, which gets its logits. Returns when the pass is done, or
+  // was cancelled on all ranks.
   void follow(const Pass& pass);
 
   // Runs a prefill pass of one sequence, which samples nothing, and returns the logits of every
@@ -103,7 +105,9 @@ class Runner {
   // Device side. What is enqueued depends on shapes alone, so that a graph can replay it.
   template <typename Enqueue>
   void run_pass(Enqueue enqueue);
-  void enqueue_message(const Pass& pass);
+  void enqueue_message(const Pass& pass, PassMonitor* monitor);
+  // Waits for what a cancelled pass has enqueued.
+  void await_cancelled();
   // Enqueues the pass, as a graph where its shape allows one.
   void enqueue_pass(const StepMessage& message);
   void prefetch(const Pass& pass);
@@ -123,6 +127,7 @@ class Runner {
   PromptScorer scorer_;
   DecodeGraphs graphs_;
   PassPacer pacer_;
+  PassFollower follower_;
 
   // State of the current pass.
   AttentionPass pass_;
@@ -134,7 +139,7 @@ class Runner {
   PassArrays device_;
   size_t array_bytes_ = 0;          // of all arrays, on each side
   int64_t num_logit_rows_ = 0;      // rows to sample, padding included
-  PassMonitor* monitor_ = nullptr;  // the pacer, or null
+  PassMonitor* monitor_ = nullptr;  // the pacer, the follower, or null
   bool scores_prompts_ = false;     // tokens of some prompt are scored after the pass
   bool draws_in_pass_ = false;      // no row waits for its mask
 };

@@ -37,7 +37,7 @@ struct KvTableChange {
 };
 
 struct StepMessage {
-  static constexpr int32_t kVersion = 2;
+  static constexpr int32_t kVersion = 3;
 
   // A sequence's share of the pass.
   struct Span {
@@ -54,6 +54,7 @@ struct StepMessage {
 
   int32_t version = kVersion;
   PassKind kind;
+  bool is_watched = false;  // the first rank can cancel the pass: others enqueue what it allows
   std::vector<Span> spans;
   std::vector<int32_t> token_ids;          // of all rows, span by span
   std::vector<ExpectedSequence> expected;  // of the next pass

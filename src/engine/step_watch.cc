@@ -5,11 +5,11 @@
 
 namespace sluice {
 
-StepWatch::StepWatch(const Batch& batch, const PassWatch* caller, bool may_cancel)
+StepWatch::StepWatch(const Batch& batch, const PassWatch* caller)
     : batch_(batch),
       caller_(caller),
       watch_{.on_progress = [this](int64_t num_rows_done) { report(num_rows_done); },
-             .should_cancel = [this, may_cancel] { return may_cancel && should_cancel(); }} {}
+             .should_cancel = [this] { return should_cancel(); }} {}
 
 bool StepWatch::is_needed(const Batch& batch, const PassWatch* caller, int64_t min_rows) {
   if (!batch.kind.is_prefill) return false;

@@ -14,10 +14,9 @@ namespace sluice {
 
 class StepWatch {
  public:
-  // `caller` may be null: then only flags are looked at. Without `may_cancel` the pass runs to its
-  // end: other ranks run it, too.
-  // REQUIRES: batch and caller outlive this object.
-  StepWatch(const Batch& batch, const PassWatch* caller, bool may_cancel);
+  // `caller` may be null: then only flags are looked at. REQUIRES: batch and caller outlive this
+  // object.
+  StepWatch(const Batch& batch, const PassWatch* caller);
   StepWatch(const StepWatch&) = delete;
   StepWatch& operator=(const StepWatch&) = delete;
 

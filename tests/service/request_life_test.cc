@@ -193,9 +193,6 @@ TEST(EngineServiceTest, SaysWhenItBeginsWithARequest) {
 // By another thread, while the engine is within a pass; by its own sink; and at each of the first
 // events, of which the last ones are tokens.
 TEST_P(ServedRequests, CancelInPrefillAndInDecode) {
-  if (options_.kv.offload == KvOffload::kLayerwise && testing::test_num_ranks() > 1) {
-    GTEST_SKIP() << "skipped: a pass of several ranks is not cancelled in the middle";
-  }
   std::map<size_t, EventLog> logs;  // not moved once made
   CallGate gate;
   EngineService service(maker_of(options_), {});

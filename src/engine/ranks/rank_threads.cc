@@ -32,6 +32,7 @@ RankThreads::RankThreads(const Front& front, const EngineOptions& options, MakeD
   const RankGroup::Options group{.num_ranks = front.plan().num_ranks};
   memory_.resize(RankGroup::memory_bytes(group) + kLine);
   group_.emplace(aligned(memory_), group);
+  part_limit_.emplace(*group_);
   for (int32_t rank = 1; rank < group.num_ranks; ++rank) {
     followers_.push_back(std::make_unique<Follower>());
     Follower& follower = *followers_.back();
@@ -66,7 +67,9 @@ void RankThreads::stop() {
 }
 
 RankSeat RankThreads::seat(int32_t rank) {
-  return {.shard = {.rank = rank, .num_ranks = group_->options().num_ranks}, .group = &*group_};
+  return {.shard = {.rank = rank, .num_ranks = group_->options().num_ranks},
+          .group = &*group_,
+          .part_limit = &*part_limit_};
 }
 
 void RankThreads::await_ready() {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/host/part_limit.h"
 #include "device/host/rank_group.h"
 #include "engine/stations/front.h"
 #include "engine/stations/rank.h"
@@ -93,6 +94,7 @@ class RankThreads {
   const MakeDevice make_device_;
   std::vector<std::byte> memory_;
   std::optional<RankGroup> group_;
+  std::optional<PartLimit> part_limit_;
   std::vector<std::unique_ptr<Follower>> followers_;
 };
 

@@ -58,7 +58,8 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
                                              .vocab_size = config_.vocab_size,
                                              .eos_token_ids = config_.eos_ids,
                                              .fixed_decode_shapes = plan.passes.fixed_decode_shapes,
-                                             .max_decode_graphs = plan.passes.max_decode_graphs},
+                                             .max_decode_graphs = plan.passes.max_decode_graphs,
+                                             .part_limit = seat.part_limit},
                                plan.passes.limits);
 }
 
@@ -108,9 +109,11 @@ std::optional<WeightsHash> Rank::load_weights(int64_t seed, bool wants_hash,
 // The message keeps the capacity of its spans and ids, so describing a step allocates nothing. What
 // is expected comes as a vector of the scheduler's, with offloaded KV alone.
 const StepMessage& Rank::describe(const Batch& batch, const KvTables& tables,
-                                  std::vector<ExpectedSequence> expected) {
+                                  std::vector<ExpectedSequence> expected, bool is_watched) {
   describe_pass(batch, message_);
+  message_.is_watched = is_watched;
   message_.expected = std::move(expected);
+  if (is_watched && seat_.part_limit != nullptr) seat_.part_limit->begin_pass();
   if (recorder_ != nullptr) recorder_->complete(message_, tables);
   return message_;
 }
@@ -120,7 +123,7 @@ const StepMessage& Rank::describe(const Batch& batch, const KvTables& tables,
 std::optional<std::span<const SampledToken>> Rank::run(const Batch& batch, const KvTables& tables,
                                                        std::vector<ExpectedSequence> expected,
                                                        const PassWatch* watch) {
-  const StepMessage& message = describe(batch, tables, std::move(expected));
+  const StepMessage& message = describe(batch, tables, std::move(expected), watch != nullptr);
   try {
     return runner_->run({.message = message, .tables = tables}, batch, watch);
   } catch (const Error& error) {

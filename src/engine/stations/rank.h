@@ -16,6 +16,7 @@
 #include "attention/residency.h"
 #include "device/collectives.h"
 #include "device/device.h"
+#include "device/host/part_limit.h"
 #include "device/host/rank_group.h"
 #include "engine/kv/state_follower.h"
 #include "engine/plan/engine_plan.h"
@@ -34,7 +35,8 @@ namespace sluice {
 // The place of a rank among several.
 struct RankSeat {
   Shard shard;
-  RankGroup* group = nullptr;  // null: there is one rank
+  RankGroup* group = nullptr;       // null: there is one rank; and so is the next
+  PartLimit* part_limit = nullptr;  // of all ranks
 };
 
 class Rank {
@@ -58,9 +60,10 @@ class Rank {
   // Whether a pass reads what is expected next.
   bool prefetches() const { return offloads(front_.plan()); }
 
-  // The pass of the batch as a message; valid until the next call.
+  // The pass of the batch as a message; valid until the next call. `is_watched`: it can be
+  // cancelled.
   const StepMessage& describe(const Batch& batch, const KvTables& tables,
-                              std::vector<ExpectedSequence> expected);
+                              std::vector<ExpectedSequence> expected, bool is_watched = false);
   // As Runner::run. Errors also: kModel for logits that are not finite.
   std::optional<std::span<const SampledToken>> run(const Batch& batch, const KvTables& tables,
                                                    std::vector<ExpectedSequence> expected = {},

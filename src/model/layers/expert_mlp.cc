@@ -137,13 +137,16 @@ size_t ExpertMlp::scratch_bytes(int64_t num_rows, int64_t hidden) const {
   return plan.used_bytes();
 }
 
-// Parts reuse one scratch, since the stream runs them one after the other.
+// Parts reuse one scratch, since the stream runs them one after the other. They are even: a short
+// last part would take the kernels of few rows, whose bits are others.
 void ExpertMlp::enqueue(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
   const int64_t num_sources = call.experts ? call.experts->num_sources(call.layer) : num_experts;
   const int64_t most_rows =
       call.experts ? std::min(rows_at_once, call.experts->rows_at_once()) : rows_at_once;
-  for (int64_t begin = 0; begin < tile.count; begin += most_rows) {
-    const int64_t count = std::min(most_rows, tile.count - begin);
+  const int64_t num_parts = (tile.count + most_rows - 1) / most_rows;
+  const int64_t part_rows = (tile.count + num_parts - 1) / num_parts;
+  for (int64_t begin = 0; begin < tile.count; begin += part_rows) {
+    const int64_t count = std::min(part_rows, tile.count - begin);
     const TensorView x = tile.x.rows(begin, count);
     Arena arena = tile.scratch;
     const MixtureScratch scratch = cut_mixture(arena, *this, count, x.dim(1), num_sources);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
@@ -147,6 +148,63 @@ TEST_F(RankLives, CancelledRequestsDisturbNoOther) {
       while (engine->has_unfinished()) engine->step();
       EXPECT_EQ(engine->blocks().num_used_blocks(), 0);
       expect_all_same(run_jobs(*engine, jobs), expected, "round " + std::to_string(round));
+    }
+  }
+}
+
+// Also on GPUs: ranks leave a pass together, or wait for each other.
+class RankCancels : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::can_have(2)) GTEST_SKIP() << "skipped: no second GPU";
+  }
+
+  // Every prefill pass is watched.
+  static std::unique_ptr<LlmEngine> make(const EngineOptions& options) {
+    return std::make_unique<LlmEngine>(
+        options,
+        LlmEngine::Parts{.device = testing::make_test_device(),
+                         .adjust_plan = [](auto& plan) { plan.passes.min_watched_rows = 1; }});
+  }
+
+  // Runs a request that is cancelled when a pass of its prompt has told progress this many times,
+  // over all its passes. False if it ended before.
+  static bool cancels_after(LlmEngine& engine, int64_t num_calls) {
+    const auto flag = std::make_shared<std::atomic<bool>>(false);
+    int64_t num_left = num_calls;
+    int64_t num_after = 0;  // calls after the flag was set
+    const PassWatch watch{.on_progress =
+                              [&](int64_t) {
+                                num_after += *flag ? 1 : 0;
+                                if (--num_left == 0) *flag = true;
+                              },
+                          .should_cancel = {}};
+    engine.add_request(random_tokens(200, static_cast<uint64_t>(num_calls)), sampled(4, 1), flag);
+    FinishReason reason = FinishReason::kNone;
+    while (engine.has_unfinished()) {
+      for (const RequestOutput& output : engine.step(&watch)) reason = output.finish_reason;
+    }
+    EXPECT_EQ(num_after, 0) << "the pass went on";
+    EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
+    EXPECT_EQ(reason == FinishReason::kCancelled, flag->load());
+    return flag->load();
+  }
+};
+
+TEST_F(RankCancels, AtEachPartOfAPass) {
+  const std::vector<Job> jobs = some_jobs();
+  for (const int32_t num_ranks : {2, 4}) {
+    if (!testing::can_have(num_ranks)) continue;
+    for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}) {
+      const auto expected = run_engine(rank_options(num_ranks, mode), jobs);
+      const auto engine = make(rank_options(num_ranks, mode));
+      int64_t num_calls = 1;
+      while (cancels_after(*engine, num_calls)) {
+        expect_all_same(run_jobs(*engine, jobs), expected,
+                        fmt::format("{} ranks, after {} calls", num_ranks, num_calls));
+        ++num_calls;
+      }
+      EXPECT_GT(num_calls, 2) << "parts of the passes";
     }
   }
 }

@@ -70,9 +70,6 @@ class Leaving : public ::testing::TestWithParam<std::tuple<KvOffload, bool, bool
 // again. A layer-wise pass completes its blocks at its end only.
 TEST_P(Leaving, InPrefill) {
   const bool in_chunks = offload() == KvOffload::kChunked;
-  if (!in_chunks && testing::test_num_ranks() > 1) {
-    GTEST_SKIP() << "skipped: a pass of several ranks is not cancelled in the middle";
-  }
   App app(offloaded(offload()));
   app.serve();
   app.brake.pause_ms = in_chunks ? 20 : 0;
