@@ -12,11 +12,13 @@ if(ZSTD_LIBRARY)
   set_target_properties(zstd PROPERTIES IMPORTED_LOCATION ${ZSTD_LIBRARY})
 endif()
 
-# sluice_link_static(target): for programs and modules. Debian has no libfmt.a. Its headers have the
+# sluice_link_static(target): for programs and modules. libstdc++ is newer here than where they run;
+# arc4random.cc has what it asks of a newer C library. Debian has no libfmt.a. Its headers have the
 # code, too: fmt_code.cc compiles that of fmt 9 and 10, and nothing is left that needs libfmt.so.
 # Another version of fmt stays a shared library.
 function(sluice_link_static target)
-  target_link_options(${target} PRIVATE -Wl,--as-needed)
+  target_link_options(${target} PRIVATE -Wl,--as-needed -static-libstdc++)
+  target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/python/bindings/arc4random.cc)
   if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 11)
     target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/python/bindings/fmt_code.cc)
   else()

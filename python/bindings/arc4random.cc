@@ -1,5 +1,5 @@
-// For the program of a release, which has libstdc++ in it: std::random_device calls this function
-// of glibc 2.36. With this one the program runs with glibc 2.35, which Ubuntu 22.04 has.
+// For programs and modules that have libstdc++ in them: std::random_device calls this function of
+// glibc 2.36. With this one they run with older ones, as that of Ubuntu 22.04, 2.35.
 #include <cstdint>
 #include <cstdlib>
 

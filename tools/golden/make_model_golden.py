@@ -60,10 +60,12 @@ MODELS = {
     "qwen3moe-experts8": ("qwen3_moe", 4, 2, 16, False, None),
     "qwen3moe-experts8-pair": ("qwen3_moe", 4, 1, 16, False, None),
     # Hybrids. Odd numbers of heads; the first rotates 8 of 32 channels, the second 6 of 24 (padded to 32) and is
-    # nested in a model of text and pictures, the third has heads of the published width.
+    # nested in a model of text and pictures, the third has heads of the published width, the fourth has YaRN over 16
+    # of 64 channels.
     "qwen3next-hybrid-experts6": ("qwen3_next", 3, 1, 32, False, None),
     "qwen35-hybrid-nested": ("qwen3_5", 6, 2, 24, False, None),
     "qwen35-hybrid-wide": ("qwen3_5_text", 2, 1, 256, True, None),
+    "qwen35-hybrid-yarn": ("qwen3_5_text", 3, 1, 64, True, YARN_ROPE),
     "qwen35moe-hybrid-experts8": ("qwen3_5_moe", 5, 5, 16, False, None),
 }
 
@@ -95,6 +97,8 @@ OWN = {
     "qwen35-hybrid-nested": dict(num_hidden_layers=4, hidden_size=60, **delta(5, 5, 20, 12)),
     "qwen35-hybrid-wide": dict(num_hidden_layers=3, layer_types=["full_attention"] + 2 * ["linear_attention"],
                                **delta(1, 3, 32, 32)),
+    "qwen35-hybrid-yarn": dict(num_hidden_layers=3, layer_types=["full_attention", "linear_attention", "full_attention"],
+                               **delta(2, 4, 16, 16)),
     "qwen35moe-hybrid-experts8": dict(num_hidden_layers=4, num_experts=8, num_experts_per_tok=3,
                                       moe_intermediate_size=20, shared_expert_intermediate_size=28,
                                       layer_types=["linear_attention", "full_attention"] * 2, **delta(2, 6, 16, 8)),
@@ -117,9 +121,9 @@ VISION = dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=16, patch_
 
 
 def make_hybrid_config(name):
-    kind, heads, kv_heads, head_dim, tied, _ = MODELS[name]
+    kind, heads, kv_heads, head_dim, tied, scaling = MODELS[name]
     settings = COMMON | OWN[name]
-    rope = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)
+    rope = dict(scaling or dict(rope_type="default"), rope_theta=10000.0, partial_rotary_factor=0.25)
     text = dict(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, rope_parameters=rope,
                 tie_word_embeddings=tied, **settings)
     if kind not in NESTED:
