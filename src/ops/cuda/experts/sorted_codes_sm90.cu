@@ -45,8 +45,7 @@ struct Own {
     const int first =
         tile.begin + group * kGroupRows + thread / kWarpThreads * 16 + thread % kWarpThreads / 4;
     const float* of_expert = call.weight_scales + tile.expert * call.scale_stride;
-    const int part = static_cast<int>(blockIdx.x);
-    const int row = part * (kGated ? kTileColumns / 2 : kTileColumns);
+    const int row = tile.part * (kGated ? kTileColumns / 2 : kTileColumns);
     const int other = kGated ? call.up_row + row : row;
     // Places after the last pair are read as the last one, and not written.
     return {.pair_scales = {call.pair_scales + min(first, call.num_pairs - 1),
@@ -65,14 +64,14 @@ struct Own {
 // kBlocks: scales of 128 columns; else of rows, which the caller applies.
 template <bool kBlocks>
 __device__ inline void multiply(const CodesCall& call, const Own& own, Shared<kStages>& shared,
-                                int group, float (&sums)[kTileColumns / 2]) {
+                                int first_step, int group, float (&sums)[kTileColumns / 2]) {
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
   float of_panel[kTileColumns / 2];
   Factors next = {};
   if constexpr (kBlocks) next = own.factors(call, 0);
   for (int step = 0; step < call.product.num_steps; ++step) {
-    const auto [a, b] = await_step(shared, step, group);
+    const auto [a, b] = await_step(shared, first_step + step, group);
     pin_registers(of_panel);
     wgmma_fence();
 #pragma unroll
@@ -84,8 +83,7 @@ __device__ inline void multiply(const CodesCall& call, const Own& own, Shared<kS
     if (kBlocks && step + 1 < call.product.num_steps) next = own.factors(call, step + 1);
     wgmma_wait<0>();
     pin_registers(of_panel);
-    if (threadIdx.x % kWarpThreads == 0)
-      barrier_arrive(shared_address(&shared.empty[step % kStages]));
+    release_step(shared, first_step + step);
 #pragma unroll
     for (int i = 0; i < kTileColumns / 2; ++i) {
       if constexpr (kBlocks) {
@@ -104,8 +102,7 @@ __device__ inline void scale_rows(const CodesCall& call, const Own& own, const T
                                   float (&sums)[kTileColumns / 2]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const float* scales = call.weight_scales + tile.expert * call.scale_stride +
-                        static_cast<int>(blockIdx.x) * (kGated ? kTileColumns / 2 : kTileColumns) +
-                        lane % 4 * 2;
+                        tile.part * (kGated ? kTileColumns / 2 : kTileColumns) + lane % 4 * 2;
   const float of_pairs[2] = {*own.pair_scales[0], *own.pair_scales[1]};
 #pragma unroll
   for (int eight = 0; eight < kTileColumns / 8; ++eight) {
@@ -128,21 +125,16 @@ __global__ void __launch_bounds__(kThreads, 1)
                    const __grid_constant__ CUtensorMap weights) {
   extern __shared__ std::byte shared_bytes[];
   auto& shared = shared_of<kStages>(shared_bytes);
-  bool is_there = false;
-  const Tile tile = begin_tile(call.product, shared, is_there);
-  if (!is_there) return;
+  begin_pipeline(shared);
   const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpThreads, 0);
-  if (warp == 4 * kConsumers) {
-    if (threadIdx.x % kWarpThreads == 0) {
-      produce<kGated>(call.product, &pairs, &weights, tile, shared);
-    }
-    return;
-  }
-  const Own own = Own::of<kGated>(call, tile, warp / 4);
-  float sums[kTileColumns / 2];
-  multiply<kBlocks>(call, own, shared, warp / 4, sums);
-  if constexpr (!kBlocks) scale_rows<kGated>(call, own, tile, sums);
-  store<kGated>(call.product, tile, warp / 4, sums);
+  if (warp == 4 * kConsumers) return produce_all<kGated>(call.product, &pairs, &weights, shared);
+  for_each_tile(call.product, [&](const Tile& tile, int first_step) {
+    const Own own = Own::of<kGated>(call, tile, warp / 4);
+    float sums[kTileColumns / 2];
+    multiply<kBlocks>(call, own, shared, first_step, warp / 4, sums);
+    if constexpr (!kBlocks) scale_rows<kGated>(call, own, tile, sums);
+    store<kGated>(call.product, tile, warp / 4, sums);
+  });
 }
 
 template <bool kGated>
@@ -154,6 +146,7 @@ void launch_codes(CudaStream& stream, const ExpertCall& call, const PackedExpert
   product.first_tiles = call.first_tiles;
   product.num_experts = call.num_experts;
   product.num_steps = static_cast<int32_t>(first.num_cols / kScaleGroup);
+  product.num_parts = count_parts<kGated>(product.num_columns);
   const CodesCall codes = {
       .product = product,
       .pair_scales = rows.scales,
@@ -168,7 +161,7 @@ void launch_codes(CudaStream& stream, const ExpertCall& call, const PackedExpert
                            .stride = static_cast<int64_t>(experts.stride_bytes / 2)};
   const auto kernel = first.format == WeightFormat::kE4m3Blocks ? multiply_codes<kGated, true>
                                                                 : multiply_codes<kGated, false>;
-  launch<kGated, kStages>(
+  launch<1, kStages>(
       stream, kernel, codes, product, call.num_pairs(),
       pair_map(reinterpret_cast<const uint16_t*>(rows.codes), call.num_pairs(), columns),
       weight_map(all, kGated ? call.intermediate : call.hidden, kGated ? 2 : 1, columns));

@@ -1,16 +1,19 @@
 // What the kernels of products of pairs sorted by expert share: tiles, copies and results.
 //
-// A CTA has 128 pairs of one expert and 128 rows of its weight, 64 pairs for each of two consumer
+// A tile has 128 pairs of one expert and 128 rows of its weight, 64 pairs for each of two consumer
 // warpgroups; a producer warp brings a panel of 128 bytes of the columns of both factors at a time
-// through the copy engine. Where gate and up are multiplied, 64 rows are gate's and 64 the same of
-// up, so that a thread has both of a number and writes act. Pairs of the next expert in a tile are
-// multiplied, too, and not written. Used by sorted_pairs_sm90.cu and sorted_codes_sm90.cu. Thread
-// rule: device code; maps on the host.
+// through the copy engine. A CTA computes one tile after the other: while the consumers write one,
+// the producer brings the next, whose few panels would take as long to come as to be multiplied.
+// Where gate and up are multiplied, 64 rows are gate's and 64 the same of up, so that a thread has
+// both of a number and writes act. Pairs of the next expert in a tile are multiplied, too, and not
+// written. Used by sorted_pairs_sm90.cu and sorted_codes_sm90.cu. Thread rule: device code; maps on
+// the host.
 #pragma once
 
 #include <algorithm>
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/attention/kv_tensor_map.h"
 #include "ops/cuda/common.cuh"
@@ -42,49 +45,74 @@ struct ProductCall {
   const int32_t* first_tiles;  // likewise
   int32_t num_experts;         // of the range
   int32_t num_steps;           // panels of a row of both factors
+  int32_t num_parts;           // tiles side by side: of the result's columns
   int32_t num_columns;         // of the result: act's or hidden
   uint16_t* act;               // the result with a gate: bf16 [pairs][num_columns]
   float* products;             // and without
 };
 
-// The CTA's pairs [begin, end), all of one expert, and where its tile begins.
+// Pairs [begin, end), all of one expert, and which part of the result's columns.
 struct Tile {
   int32_t expert;  // of the range
   int32_t begin;
   int32_t end;
+  int32_t part;
 };
 
-// The last expert whose first tile is not after `tile`; experts without pairs have none.
-__device__ inline Tile tile_of(const ProductCall& call, int32_t tile) {
-  int32_t low = 0;
-  int32_t high = call.num_experts;
-  while (high - low > 1) {
-    const int32_t middle = (low + high) / 2;
-    (call.first_tiles[middle] <= tile ? low : high) = middle;
+// Tiles of the range. The parts of the same pairs follow each other.
+__device__ inline int32_t num_tiles(const ProductCall& call) {
+  return (call.first_tiles[call.num_experts] - call.first_tiles[0]) * call.num_parts;
+}
+
+// Its expert is the last one whose first tile is not after it; experts without pairs have none.
+// REQUIRES: all threads of a warp ask for the same.
+__device__ inline Tile tile_of(const ProductCall& call, int32_t index) {
+  const int32_t tile = call.first_tiles[0] + index / call.num_parts;
+  const int32_t lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  int32_t num_not_after = 0;
+  for (int32_t first = 0; first < call.num_experts; first += kWarpThreads) {
+    const int32_t expert = first + lane;
+    const bool is_not_after = expert < call.num_experts && call.first_tiles[expert] <= tile;
+    num_not_after += __popc(__ballot_sync(kFullWarp, is_not_after));
   }
-  const int32_t begin = call.begins[low] + (tile - call.first_tiles[low]) * kExpertTileRows;
-  return {.expert = low, .begin = begin, .end = min(call.begins[low + 1], begin + kExpertTileRows)};
+  const int32_t expert = num_not_after - 1;
+  const int32_t begin = call.begins[expert] + (tile - call.first_tiles[expert]) * kExpertTileRows;
+  return {.expert = expert,
+          .begin = begin,
+          .end = min(call.begins[expert + 1], begin + kExpertTileRows),
+          .part = index % call.num_parts};
+}
+
+// Calls `fn(tile, first_step)` for the CTA's tiles; steps are counted over all of them.
+template <typename Fn>
+__device__ inline void for_each_tile(const ProductCall& call, Fn fn) {
+  const int32_t count = num_tiles(call);
+  int first_step = 0;
+  for (auto index = static_cast<int32_t>(blockIdx.x); index < count;
+       index += static_cast<int32_t>(gridDim.x), first_step += call.num_steps) {
+    fn(tile_of(call, index), first_step);
+  }
 }
 
 template <bool kGated, int kStages>
 __device__ inline void produce(const ProductCall& call, const CUtensorMap* pairs,
-                               const CUtensorMap* weights, const Tile& tile,
+                               const CUtensorMap* weights, const Tile& tile, int first_step,
                                Shared<kStages>& shared) {
-  const auto part = static_cast<int>(blockIdx.x);
-  for (int step = 0; step < call.num_steps; ++step) {
+  for (int i = 0; i < call.num_steps; ++i) {
+    const int step = first_step + i;
     const int stage = step % kStages;
     const uint32_t full = shared_address(&shared.full[stage]);
     barrier_wait(shared_address(&shared.empty[stage]), (step / kStages & 1) ^ 1);
     barrier_arrive_expecting(full, 2 * kPanelBytes);
-    const int column = step * kStepHalves;
+    const int column = i * kStepHalves;
     copy_box(shared_address(shared.pairs[stage]), pairs, full, column, tile.begin, 0, 0);
     const uint32_t to = shared_address(shared.weights[stage]);
     if constexpr (kGated) {
-      const int row = part * (kTileColumns / 2);
+      const int row = tile.part * (kTileColumns / 2);
       copy_box(to, weights, full, column, row, 0, tile.expert);
       copy_box(to + kHalfPanelBytes, weights, full, column, row, 1, tile.expert);
     } else {
-      const int row = part * kTileColumns;
+      const int row = tile.part * kTileColumns;
       copy_box(to, weights, full, column, row, 0, tile.expert);
       copy_box(to + kHalfPanelBytes, weights, full, column, row + kTileColumns / 2, 0, tile.expert);
     }
@@ -96,6 +124,26 @@ struct StepFactors {
   uint64_t pairs;
   uint64_t weights;
 };
+
+// The producer warp's work: one thread of it copies.
+template <bool kGated, int kStages>
+__device__ inline void produce_all(const ProductCall& call, const CUtensorMap* pairs,
+                                   const CUtensorMap* weights, Shared<kStages>& shared) {
+  for_each_tile(call, [&](const Tile& tile, int first_step) {
+    if (threadIdx.x % kWarpThreads == 0) {
+      produce<kGated>(call, pairs, weights, tile, first_step, shared);
+    }
+    __syncwarp();
+  });
+}
+
+// The caller's warp has read all that it needs of a step.
+template <int kStages>
+__device__ inline void release_step(Shared<kStages>& shared, int step) {
+  if (threadIdx.x % kWarpThreads == 0) {
+    barrier_arrive(shared_address(&shared.empty[step % kStages]));
+  }
+}
 
 // Waits until the copies of a step are in shared memory.
 template <int kStages>
@@ -135,7 +183,7 @@ __device__ inline void store(const ProductCall& call, const Tile& tile, int grou
     if (place >= tile.end) continue;
 #pragma unroll
     for (int eight = 0; eight < kColumns / 8; ++eight) {
-      const int column = static_cast<int>(blockIdx.x) * kColumns + 8 * eight + lane % 4 * 2;
+      const int column = tile.part * kColumns + 8 * eight + lane % 4 * 2;
       const float* own = sums + 4 * eight + 2 * half;
       if constexpr (kGated) {
         store_gated(call, call.act + place * call.num_columns, column, own, own + kTileColumns / 4);
@@ -148,14 +196,9 @@ __device__ inline void store(const ProductCall& call, const Tile& tile, int grou
   }
 }
 
-// The tile of the CTA, whose grid is (parts of the weight's rows, row tiles: at least as many as
-// the range has), with its barriers ready; `is_there` is false for a CTA without a tile.
+// Makes the barriers ready, for all threads of the CTA.
 template <int kStages>
-__device__ inline Tile begin_tile(const ProductCall& call, Shared<kStages>& shared,
-                                  bool& is_there) {
-  const int32_t index = call.first_tiles[0] + static_cast<int32_t>(blockIdx.y);
-  is_there = index < call.first_tiles[call.num_experts];
-  if (!is_there) return {};
+__device__ inline void begin_pipeline(Shared<kStages>& shared) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&shared.full[i]), 1);
@@ -164,7 +207,6 @@ __device__ inline Tile begin_tile(const ProductCall& call, Shared<kStages>& shar
     barrier_init_fence();
   }
   __syncthreads();
-  return tile_of(call, index);
 }
 
 template <int kStages>
@@ -187,7 +229,14 @@ inline CUtensorMap pair_map(const uint16_t* rows, int64_t num_pairs, int64_t col
                          {kStepHalves, kExpertTileRows, 1, 1});
 }
 
-template <bool kGated, int kStages, typename Call>
+template <bool kGated>
+constexpr int32_t count_parts(int32_t num_columns) {
+  constexpr int kColumns = kGated ? kTileColumns / 2 : kTileColumns;
+  return (num_columns + kColumns - 1) / kColumns;
+}
+
+// kCtas: of a multiprocessor.
+template <int kCtas, int kStages, typename Call>
 void launch(CudaStream& stream, void (*kernel)(Call, CUtensorMap, CUtensorMap), const Call& call,
             const ProductCall& product, int32_t num_pairs, const CUtensorMap& pairs,
             const CUtensorMap& weights) {
@@ -195,12 +244,11 @@ void launch(CudaStream& stream, void (*kernel)(Call, CUtensorMap, CUtensorMap), 
   check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
       "cudaFuncSetAttribute");
-  constexpr int kColumns = kGated ? kTileColumns / 2 : kTileColumns;
-  const int num_parts = (product.num_columns + kColumns - 1) / kColumns;
   // Each expert with pairs may waste a part of its last tile.
-  const int num_tiles = num_pairs / kExpertTileRows + std::min(product.num_experts, num_pairs);
-  const dim3 grid(static_cast<unsigned>(num_parts), static_cast<unsigned>(num_tiles));
-  kernel<<<grid, kThreads, kSharedBytes, stream.handle()>>>(call, pairs, weights);
+  const int most = num_pairs / kExpertTileRows + std::min(product.num_experts, num_pairs);
+  const int num_ctas = std::min(most * product.num_parts,
+                                kCtas * stream.cuda_device().properties().multiProcessorCount);
+  kernel<<<num_ctas, kThreads, kSharedBytes, stream.handle()>>>(call, pairs, weights);
   check_cuda(cudaGetLastError(), "launch of the products of experts");
 }
 

@@ -12,11 +12,12 @@ namespace {
 using namespace sorted;  // NOLINT(google-build-using-namespace)
 
 constexpr int kStages = 3;
+constexpr int kCtas = 2;  // of a multiprocessor
 
-__device__ inline void multiply(const ProductCall& call, Shared<kStages>& shared, int group,
-                                float (&sums)[kTileColumns / 2]) {
+__device__ inline void multiply(const ProductCall& call, Shared<kStages>& shared, int first_step,
+                                int group, float (&sums)[kTileColumns / 2]) {
   for (int step = 0; step < call.num_steps; ++step) {
-    const auto [a, b] = await_step(shared, step, group);
+    const auto [a, b] = await_step(shared, first_step + step, group);
     pin_registers(sums);
     wgmma_fence();
 #pragma unroll
@@ -27,32 +28,28 @@ __device__ inline void multiply(const ProductCall& call, Shared<kStages>& shared
     // The products of the step before are done: its stage is free.
     wgmma_wait<1>();
     pin_registers(sums);
-    if (step > 0 && threadIdx.x % kWarpThreads == 0) {
-      barrier_arrive(shared_address(&shared.empty[(step - 1) % kStages]));
-    }
+    if (step > 0) release_step(shared, first_step + step - 1);
   }
   wgmma_wait<0>();
   pin_registers(sums);
+  release_step(shared, first_step + call.num_steps - 1);
 }
 
 template <bool kGated>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kCtas)
     multiply_sorted(const __grid_constant__ ProductCall call,
                     const __grid_constant__ CUtensorMap pairs,
                     const __grid_constant__ CUtensorMap weights) {
   extern __shared__ std::byte shared_bytes[];
   auto& shared = shared_of<kStages>(shared_bytes);
-  bool is_there = false;
-  const Tile tile = begin_tile(call, shared, is_there);
-  if (!is_there) return;
+  begin_pipeline(shared);
   const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpThreads, 0);
-  if (warp == 4 * kConsumers) {
-    if (threadIdx.x % kWarpThreads == 0) produce<kGated>(call, &pairs, &weights, tile, shared);
-    return;
-  }
-  float sums[kTileColumns / 2];
-  multiply(call, shared, warp / 4, sums);
-  store<kGated>(call, tile, warp / 4, sums);
+  if (warp == 4 * kConsumers) return produce_all<kGated>(call, &pairs, &weights, shared);
+  for_each_tile(call, [&](const Tile& tile, int first_step) {
+    float sums[kTileColumns / 2];
+    multiply(call, shared, first_step, warp / 4, sums);
+    store<kGated>(call, tile, warp / 4, sums);
+  });
 }
 
 int32_t num_steps(int32_t num_columns) { return (num_columns + kStepHalves - 1) / kStepHalves; }
@@ -68,12 +65,13 @@ void multiply_sorted_gates(CudaStream& stream, const ExpertCall& call, const Exp
                                .first_tiles = call.first_tiles + range.begin,
                                .num_experts = range.count,
                                .num_steps = num_steps(call.hidden),
+                               .num_parts = count_parts<true>(call.intermediate),
                                .num_columns = call.intermediate,
                                .act = call.act,
                                .products = nullptr};
-  launch<true, kStages>(stream, multiply_sorted<true>, product, product, call.num_pairs(),
-                        pair_map(call.rows, call.num_pairs(), call.hidden),
-                        weight_map(range, call.intermediate, 2, call.hidden));
+  launch<kCtas, kStages>(stream, multiply_sorted<true>, product, product, call.num_pairs(),
+                         pair_map(call.rows, call.num_pairs(), call.hidden),
+                         weight_map(range, call.intermediate, 2, call.hidden));
 }
 
 void multiply_sorted_downs(CudaStream& stream, const ExpertCall& call, const ExpertRange& range) {
@@ -81,10 +79,11 @@ void multiply_sorted_downs(CudaStream& stream, const ExpertCall& call, const Exp
                                .first_tiles = call.first_tiles + range.begin,
                                .num_experts = range.count,
                                .num_steps = num_steps(call.intermediate),
+                               .num_parts = count_parts<false>(call.hidden),
                                .num_columns = call.hidden,
                                .act = nullptr,
                                .products = call.products};
-  launch<false, kStages>(stream, multiply_sorted<false>, product, product, call.num_pairs(),
+  launch<kCtas, kStages>(stream, multiply_sorted<false>, product, product, call.num_pairs(),
                          pair_map(call.act, call.num_pairs(), call.intermediate),
                          weight_map(range, call.hidden, 1, call.intermediate));
 }
