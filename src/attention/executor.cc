@@ -66,6 +66,7 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
                            const LayerInput& input) {
   SelectInput ask{.layer = input.layer,
                   .q = input.q,
+                  .zones = input.zones,
                   .scale = input.scale,
                   .batch = part.batch,
                   .span = {},

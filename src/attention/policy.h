@@ -79,12 +79,14 @@ struct PrefillSpan {
 // The input of one selection: one layer of one pass.
 struct SelectInput {
   LayerId layer;
-  TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], after rope
-  float scale = 1.0f;    // score = scale * q.k
-  AttentionBatch batch;  // which rows belong to which sequence; prefill: of one sequence
-  PrefillSpan span;      // prefill: that sequence's rows
-  TensorView kv_end;     // i32 [num_seqs]: tokens of each sequence, this pass included
-  TensorView block_ids;  // i32 [num_seqs, max_ids], as in WrittenKv
+  TensorView q;           // bf16 [num_rows, num_q_heads, head_dim], after rope
+  QueryZones zones = {};  // decode: queries for keys of earlier chunks; a policy that scores keys
+                          // by `q` scores those by these
+  float scale = 1.0f;     // score = scale * q.k
+  AttentionBatch batch;   // which rows belong to which sequence; prefill: of one sequence
+  PrefillSpan span;       // prefill: that sequence's rows
+  TensorView kv_end;      // i32 [num_seqs]: tokens of each sequence, this pass included
+  TensorView block_ids;   // i32 [num_seqs, max_ids], as in WrittenKv
 };
 
 // How often a decode policy chose each page by its score, over layers, KV heads and steps since

@@ -214,7 +214,7 @@ class AttentionProblem {
       }
       for (int32_t entry = 0; entry < listed_in(args.selection)->page_ids.dim(3);
            entry += run.gathered_entries) {
-        calls.push_back(gathered(machine, args, entry, run.gathered_entries));
+        calls.push_back(pages_side_by_side(machine, args, entry, run.gathered_entries));
       }
     }
     return calls;
@@ -243,37 +243,6 @@ class AttentionProblem {
       machine.synchronize();
     }
     return {bytes_of(out), bytes_of(state.acc), bytes_of(state.max), bytes_of(state.sum)};
-  }
-
-  // The same call over copies of the pages of entries [first_entry, first_entry + num_entries); the
-  // call cannot read other pages.
-  AttentionArgs gathered(Machine& machine, AttentionArgs args, int32_t first_entry,
-                         int32_t num_entries) const {
-    const KvBlocksView from = args.kv;
-    const int32_t* table = args.block_table.data<int32_t>();
-    args.block_table = {};
-    PageList pages = *listed_in(args.selection);
-    pages.first_entry = first_entry;
-    pages.num_entries = num_entries;
-    args.selection =
-        GatheredPages{.list = pages, .places = {}, .source_block_tokens = from.shape.block_tokens};
-    args.kv.shape.block_tokens = pages.page_tokens;
-    args.kv.num_blocks = num_entries;
-    args.kv.stride_bytes = args.kv.shape.block_bytes() + 64;
-    args.kv.base = machine.poisoned(static_cast<size_t>(num_entries) * args.kv.stride_bytes);
-    const int32_t kv_end = args.kv_end.data<int32_t>()[0];
-    for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
-      const int64_t list = pages.page_ids.dim(1) == 1 ? 0 : head;
-      const int32_t count = pages.page_count.data<int32_t>()[list];
-      for (int32_t i = first_entry; i < std::min(first_entry + num_entries, count); ++i) {
-        const int32_t page = pages.page_ids.data<int32_t>()[list * pages.page_ids.dim(3) + i];
-        const int32_t token = page * pages.page_tokens;
-        if (token >= kv_end) continue;
-        copy_page(from, table[token / from.shape.block_tokens], token % from.shape.block_tokens,
-                  head, args.kv, i - first_entry);
-      }
-    }
-    return args;
   }
 
   AttentionState new_state(Machine& machine) const {

@@ -1,6 +1,6 @@
 // Copies of listed pages, as gathers and the cache of hot pages make them, for the attention tests.
 //
-// Used by attention_problem.h. Thread rule: host thread.
+// Used by attention_problem.h and zones/zone_lists_test.cc. Thread rule: host thread.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,36 @@ inline void copy_page(const KvBlocksView& from, int32_t block, int32_t token, in
   std::copy_n(from.keys<std::byte>(block, head, token), count, to.keys<std::byte>(target, head));
   std::copy_n(from.values<std::byte>(block, head, token), count,
               to.values<std::byte>(target, head));
+}
+
+// The call over copies of the entries [first_entry, first_entry + num_entries) of each list, side
+// by side. One sequence.
+inline AttentionArgs pages_side_by_side(Machine& machine, AttentionArgs args, int32_t first_entry,
+                                        int32_t num_entries) {
+  const KvBlocksView from = args.kv;
+  const TensorView table = std::exchange(args.block_table, {});
+  PageList pages = *listed_in(args.selection);
+  const TensorView& ids = pages.page_ids;
+  pages.first_entry = first_entry;
+  pages.num_entries = num_entries;
+  args.selection =
+      GatheredPages{.list = pages, .places = {}, .source_block_tokens = from.shape.block_tokens};
+  args.kv.shape.block_tokens = pages.page_tokens;
+  args.kv.num_blocks = num_entries;
+  args.kv.stride_bytes = args.kv.shape.block_bytes() + 64;
+  args.kv.base = machine.poisoned(static_cast<size_t>(num_entries) * args.kv.stride_bytes);
+  const int32_t kv_end = args.kv_end.data<int32_t>()[0];
+  for (int32_t head = 0; head < from.shape.num_kv_heads; ++head) {
+    const int64_t list = ids.dim(1) == 1 ? 0 : head;
+    const int32_t count = pages.page_count.data<int32_t>()[list];
+    for (int32_t i = first_entry; i < std::min(first_entry + num_entries, count); ++i) {
+      const int32_t token = ids.data<int32_t>()[list * ids.dim(3) + i] * pages.page_tokens;
+      if (token >= kv_end) continue;
+      copy_page(from, table.data<int32_t>()[token / from.shape.block_tokens],
+                token % from.shape.block_tokens, head, args.kv, i - first_entry);
+    }
+  }
+  return args;
 }
 
 // The call over copies of all its listed pages, each in a place of its own, in an order that

@@ -304,6 +304,32 @@ TEST(ScorePagesTest, MatchTheReferenceOverTheGrid) {
   }
 }
 
+// Rows of the third, the first and the second chunk, each with other queries for every zone.
+// Borders lie inside the 16 pages that a warp of a GPU scores, and between them.
+TEST(ScorePagesTest, ZonesMatchTheReferenceOverTheGrid) {
+  for (const int32_t head_dim : {16, 48, 64, 128, 256}) {
+    for (const int32_t group : {1, 7, 9}) {
+      for (const auto& [page_tokens, chunk_tokens] : {std::pair(16, 256), {32, 256}, {16, 192}}) {
+        SCOPED_TRACE(fmt::format("head_dim {} group {} pages {}", head_dim, group, page_tokens));
+        Machine machine;
+        Cache cache(machine, {.head_dim = head_dim,
+                              .page_tokens = page_tokens,
+                              .num_tokens = {700, chunk_tokens, chunk_tokens + 1}});
+        update_key_bounds(machine.stream(), cache.update_all());
+        ScorePagesArgs args = cache.score(group, 77);
+        args.zones = {.before = cache.score(group, 78).q,
+                      .far = cache.score(group, 79).q,
+                      .chunk_tokens = chunk_tokens};
+        score_pages(machine.stream(), args);
+        machine.synchronize();
+        std::vector<double> magnitude;
+        const std::vector<double> expected = reference::page_scores(args, &magnitude);
+        expect_close(args.scores, expected, score_bounds(args, magnitude), 1e-12);
+      }
+    }
+  }
+}
+
 double dot(const BFloat16* a, const BFloat16* b, int32_t n) {
   double sum = 0.0;
   for (int32_t d = 0; d < n; ++d) {
@@ -395,6 +421,9 @@ TEST(PageSelectionContractDeathTest, NamesTheSymbolThatIsWrong) {
   ScorePagesArgs score = cache.score(2, 1);
   score.kv_end = machine.tensor(std::vector<int32_t>{1}, {1});
   EXPECT_DEATH(score_pages(machine.stream(), score), "kv_end is .*num_seqs is 4");
+  score = cache.score(2, 1);
+  score.zones = {.before = score.q, .far = score.q, .chunk_tokens = 96};
+  EXPECT_DEATH(score_pages(machine.stream(), score), "zones.chunk_tokens must be a multiple");
 }
 
 }  // namespace

@@ -104,6 +104,7 @@ Selection QuestPolicy::select(Stream& stream, const SelectInput& input) {
   // Packed to the batch's longest context, as the lists are.
   const TensorView scores(scores_.bytes(), DType::kF32, {num_seqs, scores_.dim(1), max_pages});
   score_pages(stream, {.q = input.q,
+                       .zones = input.zones,
                        .batch = input.batch,
                        .bounds = bounds(input.layer),
                        .block_ids = input.block_ids,

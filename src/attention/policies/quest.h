@@ -3,7 +3,8 @@
 // Each page of keys is summarised by its minimum and maximum per channel. For a query q this gives
 // an upper bound of q.k over the page: sum over channels c of max(q[c] * min[c], q[c] * max[c]).
 // The score of a page for a KV head is the maximum over its query heads. The pages with the highest
-// scores are attended to, together with the first and the newest pages.
+// scores are attended to, together with the first and the newest pages. With dual chunk attention
+// the query is that of the page's zone (QueryZones).
 // Summaries are computed when keys are written and are indexed by block id, so a block of the
 // prefix cache keeps its summary.
 // Source: Tang et al. 2024, arXiv 2406.10774; docs/policies.md lists the differences.

@@ -57,8 +57,8 @@ bool has_zones(const ModelConfig& config, int64_t max_model_len) {
   return config.dual_chunk.present() && max_model_len > config.dual_chunk.chunk_tokens();
 }
 
-// Errors: kInvalidArgument for blocks that do not divide a chunk; kUnsupported for policies, which
-// choose by the queries of a row's own chunk alone.
+// Errors: kInvalidArgument for blocks that do not divide a chunk; kUnsupported for prefill
+// policies, which choose by the queries of a row's own chunk alone.
 void check_zones(const PlanInput& input, const EnginePlan& plan) {
   const int64_t chunk_tokens = input.config.dual_chunk.chunk_tokens();
   if (!has_zones(input.config, plan.max_model_len)) return;
@@ -70,13 +70,13 @@ void check_zones(const PlanInput& input, const EnginePlan& plan) {
          "{}",
          block.block_tokens, chunk_tokens, chunk_tokens);
   }
-  for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
-    if (!policy->rule(block).selects()) continue;
-    fail(ErrorCode::kUnsupported,
-         "sparse_policy '{}' does not choose by the queries of dual chunk attention yet; take "
-         "'full', or a max_model_len of at most {} tokens, the model's first chunk",
-         policy->name(), chunk_tokens);
-  }
+  const Policy& prefill = input.policies.prefill();
+  if (!prefill.rule(block).selects()) return;
+  fail(ErrorCode::kUnsupported,
+       "sparse_policy '{}' does not choose by the queries of dual chunk attention in prefill yet; "
+       "take 'full' for prefill, as in 'full+quest', or a max_model_len of at most {} tokens, the "
+       "model's first chunk",
+       prefill.name(), chunk_tokens);
 }
 
 // What memory there is, the layout of KV and the lengths of requests: what no other size changes.

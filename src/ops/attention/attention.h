@@ -154,7 +154,8 @@ struct AttentionBatch {
 struct QueryZones {
   TensorView before;         // bf16, as q
   TensorView far;            // bf16, as q
-  int32_t chunk_tokens = 0;  // a multiple of block_tokens and of kMaskTileTokens
+  int32_t chunk_tokens = 0;  // a multiple of block_tokens (of the blocks that gathered pages came
+                             // from) and of kMaskTileTokens
 
   bool present() const { return before.present(); }
 };

@@ -25,6 +25,18 @@ void check_bounds(const KeyBounds& bounds, ShapeContract& shapes) {
                  "head_dim must be a multiple of 16 and at most 256");
 }
 
+// Queries of other zones are as q, and a chunk is whole blocks.
+void check_zones(const ScorePagesArgs& args, ShapeContract& shapes) {
+  const QueryZones& zones = args.zones;
+  if (!zones.present()) return;
+  shapes.expect("zones.before", zones.before, DType::kBF16,
+                {"num_seqs", "num_q_heads", "head_dim"});
+  shapes.expect("zones.far", zones.far, DType::kBF16, {"num_seqs", "num_q_heads", "head_dim"});
+  const int64_t block_tokens = shapes["pages_per_block"] * args.bounds.page_tokens;
+  shapes.require(zones.chunk_tokens > 0 && zones.chunk_tokens % block_tokens == 0,
+                 "zones.chunk_tokens must be a multiple of pages_per_block * bounds.page_tokens");
+}
+
 // Zero is valid everywhere: it turns the part of the rule off.
 void check_rule(const PageRule& rule, ShapeContract& shapes) {
   shapes.require(rule.sink_pages >= 0 && rule.recent_tokens >= 0 && rule.top_pages >= 0 &&
@@ -59,6 +71,7 @@ void score_pages(Stream& stream, const ScorePagesArgs& args) {
   check_bounds(args.bounds, shapes);
   shapes.require(shapes["num_q_heads"] % shapes["num_kv_heads"] == 0,
                  "num_q_heads must be a multiple of num_kv_heads");
+  check_zones(args, shapes);
   shapes.expect("block_ids", args.block_ids, DType::kI32, {"num_seqs", "max_ids"});
   shapes.expect("kv_end", args.kv_end, DType::kI32, {"num_seqs"});
   shapes.expect("scores", args.scores, DType::kF32, {"num_seqs", "num_kv_heads", "max_pages"});

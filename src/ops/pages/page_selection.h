@@ -54,8 +54,9 @@ struct UpdateKeyBoundsArgs {
 void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args);
 
 struct ScorePagesArgs {
-  TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], one row per sequence (decode)
-  AttentionBatch batch;  // row s belongs to sequence s
+  TensorView q;           // bf16 [num_rows, num_q_heads, head_dim], one row per sequence (decode)
+  QueryZones zones = {};  // of the rows, at batch.first_pos; absent: `q` for all pages
+  AttentionBatch batch;   // row s belongs to sequence s
   KeyBounds bounds;
   TensorView block_ids;  // i32 [num_seqs, max_ids]
   TensorView kv_end;     // i32 [num_seqs]
@@ -64,9 +65,11 @@ struct ScorePagesArgs {
 
 // scores[s, h, p] = max over the query heads of KV head h of
 //                   sum over channels d of max(q[d] * min[p, d], q[d] * max[p, d]),
-// an upper bound of q.k over the page's keys.
+// an upper bound of q.k over the page's keys. With zones q is that of the page's zone: a page lies
+// in one chunk, and scores of different zones compare as the scores of attention do.
 // Shapes: q [num_seqs, num_q_heads, head_dim], num_q_heads a multiple of num_kv_heads; scores
-// [num_seqs, num_kv_heads, max_pages].
+// [num_seqs, num_kv_heads, max_pages]; zones.chunk_tokens is a multiple of pages_per_block *
+// page_tokens.
 // Types: bf16 queries and bounds, f32 products, sums and scores.
 // Aliasing: `scores` overlaps nothing.
 // Order: after update_key_bounds of the pages, in stream order.

@@ -54,6 +54,16 @@ Score score_of(const BFloat16* q, const BFloat16* minima, int64_t head_dim) {
   return score;
 }
 
+// The queries of a sequence's row for a page: those of the chunk in which the page begins.
+const TensorView& queries_of_page(const ScorePagesArgs& args, int64_t seq, int32_t page) {
+  if (!args.zones.present()) return args.q;
+  const int32_t chunk_tokens = args.zones.chunk_tokens;
+  const int32_t row_chunk = args.batch.first_pos.data<int32_t>()[seq] / chunk_tokens;
+  const int32_t chunks_apart = row_chunk - page * args.bounds.page_tokens / chunk_tokens;
+  if (chunks_apart <= 0) return args.q;
+  return chunks_apart == 1 ? args.zones.before : args.zones.far;
+}
+
 // A page's score for a list: its head's, or the sum over all heads that share the list. NaN counts
 // as the lowest score, and without scores all pages are equal.
 double score_for_list(const SelectPagesArgs& args, int64_t seq, int64_t head, int32_t page) {
@@ -152,7 +162,7 @@ std::vector<double> page_scores(const ScorePagesArgs& args, std::vector<double>*
         // The maximum over the query heads that share the KV head.
         for (int64_t g = 0; g < group; ++g) {
           const int64_t row = (seq * args.q.dim(1) + head * group + g) * head_dim;
-          const Score score = score_of(args.q.data<BFloat16>() + row,
+          const Score score = score_of(queries_of_page(args, seq, page).data<BFloat16>() + row,
                                        args.bounds.minmax.data<BFloat16>() + at, head_dim);
           result[to] = g == 0 ? score.value : std::max(result[to], score.value);
           if (magnitude == nullptr) continue;

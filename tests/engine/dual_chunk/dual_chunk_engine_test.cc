@@ -3,21 +3,14 @@
 // prompt is cut, whatever runs beside it, with drafts and from the prefix cache.
 //
 // The arithmetic itself is tested against double precision in tests/ops/dual_chunk_test.cc.
-#include <filesystem>
+#include "engine/dual_chunk/dual_chunk_engine.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
 #include "engine/speculation/speculative_engine.h"
-#include "io/file.h"
-#include "io/json.h"
-#include "io/temp_dir.h"
 #include "sluice/inspect.h"
-#include "support/run_bits.h"
-#include "support/test_device.h"
-#include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
@@ -25,67 +18,13 @@ namespace {
 using testing::expect_all_alike;
 using testing::expect_all_same;
 using testing::Job;
+using testing::jobs_of;
+using testing::kChunkTokens;
 using testing::random_tokens;
 using testing::run_engine;
 using testing::sampled;
 
-constexpr int32_t kChunkTokens = 256;
-// A tiny model with the key. Wide: on a GPU with dummy weights and heads of 128 channels, for which
-// it has kernels of their own; narrow heads take general ones.
-struct Case {
-  const char* name;
-  const char* model;
-  bool is_wide = false;
-  KvCacheDtype kv = KvCacheDtype::kAuto;
-};
-
-// The model with room for several chunks, with the key or without.
-EngineOptions long_options(const Case& of, const TempDir& dir, bool has_key) {
-  EngineOptions options = testing::tiny_options(of.model);
-  for (const auto& entry : std::filesystem::directory_iterator(options.model)) {
-    std::filesystem::copy(entry.path(), dir.path(),
-                          std::filesystem::copy_options::overwrite_existing);
-  }
-  nlohmann::json config = read_json_file(dir.path() / "config.json");
-  config["max_position_embeddings"] = 4096;
-  if (of.is_wide && !testing::testing_cpu()) {
-    config["head_dim"] = 128;
-    options.load_format = LoadFormat::kDummy;
-  }
-  if (has_key) {
-    config["dual_chunk_attention_config"] = {{"chunk_size", kChunkTokens + 64},
-                                             {"local_size", 64},
-                                             {"original_max_position_embeddings", 320}};
-  }
-  write_file(dir.path() / "config.json", config.dump());
-  options.model = dir.path();
-  options.max_model_len = 1200;
-  options.kv.cache_dtype = of.kv;
-  return options;
-}
-
-std::vector<Job> jobs_of(std::initializer_list<int64_t> lengths) {
-  std::vector<Job> jobs;
-  for (const int64_t length : lengths) {
-    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(20, length)});
-  }
-  return jobs;
-}
-
-class DualChunkEngine : public ::testing::TestWithParam<Case> {
- protected:
-  void SetUp() override {
-    if (testing::testing_cpu() && GetParam().is_wide && GetParam().kv == KvCacheDtype::kAuto) {
-      GTEST_SKIP() << "skipped: a CPU has one kernel for all heads";
-    }
-  }
-  EngineOptions options(bool has_key = true) const {
-    return long_options(GetParam(), has_key ? dir_ : plain_dir_, has_key);
-  }
-
-  const TempDir dir_;
-  const TempDir plain_dir_;
-};
+class DualChunkEngine : public testing::DualChunkTest {};
 
 TEST_P(DualChunkEngine, TheFirstChunkHasTheBitsOfPlainAttention) {
   const std::vector<Job> jobs = jobs_of({5, 100, kChunkTokens - 20});
@@ -177,24 +116,19 @@ TEST_P(DualChunkEngine, WhatItCannotDoIsRefusedByName) {
       EXPECT_NE(error.message().find(text), std::string::npos) << error.message();
     }
   };
-  options.sparse.policy = "full+quest";
-  expect_refused(ErrorCode::kUnsupported, "does not choose by the queries of dual chunk attention");
-  options.max_model_len = kChunkTokens;
-  EXPECT_NO_THROW(plan_memory(options));
-  options = this->options();
+  for (const char* policy : {"streaming", "streaming+quest", "streaming+full"}) {
+    options.sparse.policy = policy;
+    expect_refused(ErrorCode::kUnsupported, "sparse_policy 'streaming' does not choose by the");
+    expect_refused(ErrorCode::kUnsupported, "'full+quest'");
+    options.max_model_len = kChunkTokens;
+    EXPECT_NO_THROW(plan_memory(options));
+    options = this->options();
+  }
   options.kv.block_size = 512;
   expect_refused(ErrorCode::kInvalidArgument, "block_size is 512");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, DualChunkEngine,
-    ::testing::Values(Case{.name = "narrow", .model = "qwen2-group7-tied"},
-                      Case{.name = "wide", .model = "qwen2-group7-tied", .is_wide = true},
-                      Case{.name = "fp8",
-                           .model = "qwen3-group2-tied",
-                           .is_wide = true,
-                           .kv = KvCacheDtype::kFp8}),
-    [](const auto& one) { return std::string(one.param.name); });
+INSTANTIATE_TEST_SUITE_P(Models, DualChunkEngine, testing::dual_chunk_cases(), testing::name_of);
 
 }  // namespace
 }  // namespace sluice

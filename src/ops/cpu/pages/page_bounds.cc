@@ -129,12 +129,16 @@ void update_page(const UpdateCall& call, const PageKernels& kernels, int32_t seq
 
 struct ScoreCall {
   BoundsTable bounds;
-  const uint16_t* q;      // bf16 [num_seqs][num_q_heads][head_dim]
-  const int32_t* kv_end;  // [num_seqs]
-  float* scores;          // [num_seqs][num_kv_heads][max_pages]
+  const uint16_t* q;         // bf16 [num_seqs][num_q_heads][head_dim]
+  const uint16_t* q_before;  // the same shape, as in QueryZones; null: one zone
+  const uint16_t* q_far;
+  const int32_t* first_pos;  // [num_seqs]
+  const int32_t* kv_end;     // [num_seqs]
+  float* scores;             // [num_seqs][num_kv_heads][max_pages]
   int32_t num_seqs;
   int32_t num_q_heads;
   int32_t max_pages;
+  int32_t chunk_tokens;
 };
 
 // Pages that hold a token of the sequence, the last one perhaps in part.
@@ -146,16 +150,25 @@ int32_t num_pages_of(const ScoreCall& call, int32_t seq) {
   return num_pages;
 }
 
-// The scores of pages [begin, end), page after page as their bounds lie in memory.
-void score_range(const ScoreCall& call, const PageKernels& kernels, int32_t seq, int32_t begin,
-                 int32_t end) {
+// Pages [begin, end) and the queries that score them.
+struct ScoreRange {
+  const uint16_t* queries;
+  int32_t begin;
+  int32_t end;
+};
+
+// The scores of a range, page after page as their bounds lie in memory.
+void score_range(const ScoreCall& call, const PageKernels& kernels, int32_t seq,
+                 const ScoreRange& range) {
   const int32_t num_heads = call.bounds.num_kv_heads;
   const int32_t group = call.num_q_heads / num_heads;
   const int64_t q_elements = static_cast<int64_t>(call.num_q_heads) * call.bounds.head_dim;
   auto* q = reinterpret_cast<float*>(thread_scratch(static_cast<size_t>(q_elements) * 4));
   // Converted once per range; a range is long enough that this costs little.
-  for (int64_t i = 0; i < q_elements; ++i) q[i] = bf16_to_float(call.q[seq * q_elements + i]);
-  for (int32_t page = begin; page < end; ++page) {
+  for (int64_t i = 0; i < q_elements; ++i) {
+    q[i] = bf16_to_float(range.queries[seq * q_elements + i]);
+  }
+  for (int32_t page = range.begin; page < range.end; ++page) {
     const uint16_t* bounds = call.bounds.page(seq, page);
     SLUICE_CHECK(bounds != nullptr, "score_pages: page {} of sequence {} has no bounds", page, seq);
     for (int32_t head = 0; head < num_heads; ++head) {
@@ -164,6 +177,22 @@ void score_range(const ScoreCall& call, const PageKernels& kernels, int32_t seq,
           kernels.score_page(q + static_cast<int64_t>(head) * group * call.bounds.head_dim, group,
                              call.bounds.head_dim, bounds + head * call.bounds.head_stride());
     }
+  }
+}
+
+// The parts of pages [begin, end) that lie in each zone, with the zone's queries.
+void score_zones(const ScoreCall& call, const PageKernels& kernels, int32_t seq, int32_t begin,
+                 int32_t end) {
+  if (call.q_before == nullptr) return score_range(call, kernels, seq, {call.q, begin, end});
+  // Chunks are whole pages.
+  const int32_t chunk_pages = call.chunk_tokens / call.bounds.page_tokens;
+  const int32_t own = call.first_pos[seq] / call.chunk_tokens * chunk_pages;
+  const int32_t before = std::max(0, own - chunk_pages);
+  for (ScoreRange range : {ScoreRange{call.q_far, 0, before},
+                           ScoreRange{call.q_before, before, own}, ScoreRange{call.q, own, end}}) {
+    range.begin = std::max(range.begin, begin);
+    range.end = std::min(range.end, end);
+    if (range.begin < range.end) score_range(call, kernels, seq, range);
   }
 }
 
@@ -184,7 +213,7 @@ void run_scores(const ScoreCall& call, const PageKernels& kernels, ThreadTeam& t
     const auto seq = static_cast<int32_t>(task / tasks_per_seq);
     const auto begin = static_cast<int32_t>(task % tasks_per_seq) * pages_per_task;
     const int32_t end = std::min(begin + pages_per_task, num_pages_of(call, seq));
-    if (begin < end) score_range(call, kernels, seq, begin, end);
+    if (begin < end) score_zones(call, kernels, seq, begin, end);
   });
 }
 
@@ -226,11 +255,15 @@ void CpuOps::update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) 
 void CpuOps::score_pages(Stream& stream, const ScorePagesArgs& args) const {
   const ScoreCall call{.bounds = make_table(args.bounds, args.block_ids),
                        .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+                       .q_before = reinterpret_cast<const uint16_t*>(args.zones.before.bytes()),
+                       .q_far = reinterpret_cast<const uint16_t*>(args.zones.far.bytes()),
+                       .first_pos = args.batch.first_pos.data<int32_t>(),
                        .kv_end = args.kv_end.data<int32_t>(),
                        .scores = args.scores.data<float>(),
                        .num_seqs = static_cast<int32_t>(args.q.dim(0)),
                        .num_q_heads = static_cast<int32_t>(args.q.dim(1)),
-                       .max_pages = static_cast<int32_t>(args.scores.dim(2))};
+                       .max_pages = static_cast<int32_t>(args.scores.dim(2)),
+                       .chunk_tokens = args.zones.chunk_tokens};
   as_cpu(stream).submit("score_pages", [call, &kernels = kernels_of(isa_)](ThreadTeam& team) {
     run_scores(call, kernels, team);
   });

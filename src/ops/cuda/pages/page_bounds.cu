@@ -166,6 +166,9 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
 // ScorePagesArgs as plain pointers and sizes.
 struct ScoreCall {
   const uint16_t* q;         // bf16 [num_seqs][num_kv_heads * group][head_dim]
+  const uint16_t* q_before;  // the same shape, as in QueryZones; null: one zone
+  const uint16_t* q_far;
+  const int32_t* first_pos;  // [num_seqs]
   const uint16_t* minmax;    // as in BoundsCall
   const int32_t* block_ids;  // [num_seqs][max_ids]
   const int32_t* kv_end;     // [num_seqs]
@@ -177,6 +180,7 @@ struct ScoreCall {
   int32_t num_kv_heads;
   int32_t group;
   int32_t head_dim;
+  int32_t chunk_tokens;
 };
 
 constexpr int kPagesPerWarp = 16;  // the rows of a tensor-core product
@@ -216,34 +220,15 @@ __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Bound: bytes of bounds. A warp scores 16 pages of one KV head against its query heads, 8 at a
-// time, on tensor cores. A lane uses its 16-byte loads as operands directly: the sum over channels
-// does not depend on their names, as long as queries are permuted alike. Heads run fastest in the
-// grid, since the bounds of a page's heads are neighbours in memory. grid: KV heads x 64 pages x
-// sequences.
-__global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCall call) {
-  let_next_kernel_start();
-  const int32_t head = blockIdx.x;
-  const int32_t seq = blockIdx.z;
-  const int32_t lane = threadIdx.x % kWarpThreads;
-  const int32_t warp = blockIdx.y * kScoreWarps + threadIdx.x / kWarpThreads;
-  const int32_t num_pages =
-      min((max(call.kv_end[seq], 0) + call.page_tokens - 1) / call.page_tokens, call.max_pages);
-  const int32_t first_page = warp * kPagesPerWarp;
-  // Pages are the rows of a product: lane 4 g + c has rows g and g + 8. Heads are its columns.
-  const int32_t low_page = first_page + lane / 4;
-  const int32_t high_page = low_page + 8;
-  // Pages after the last are scored as the last, and not written.
-  const int32_t last_page = max(num_pages - 1, 0);
-  const uint16_t* low = bounds_of(call, seq, head, min(low_page, last_page));
-  const uint16_t* high = bounds_of(call, seq, head, min(high_page, last_page));
-  wait_for_earlier_work();  // tables may be read before, queries and bounds may not
-  if (first_page >= num_pages) return;
-  float best[2] = {-INFINITY, -INFINITY};
+// The lane's part of the largest scores of two pages, whose bounds are `low` and `high`, over the
+// query heads at `queries`: those of one KV head.
+__device__ __forceinline__ void score_heads(const ScoreCall& call, const uint16_t* queries,
+                                            const uint16_t* low, const uint16_t* high, int32_t lane,
+                                            float (&best)[2]) {
+  best[0] = best[1] = -INFINITY;
   for (int32_t first_head = 0; first_head < call.group; first_head += 8) {
     const int32_t q_head = min(first_head + lane / 4, call.group - 1);
-    const int64_t row = static_cast<int64_t>(seq) * call.num_kv_heads + head;
-    const uint16_t* q = call.q + (row * call.group + q_head) * call.head_dim;
+    const uint16_t* q = queries + static_cast<int64_t>(q_head) * call.head_dim;
     float d[4] = {};
     for (int32_t first = 0; first < call.head_dim / 16; first += kScoreLoads) {
       uint4 a[kScoreLoads], b[kScoreLoads];
@@ -266,6 +251,77 @@ __global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCa
     // Columns after the last head hold copies of it, which do not change the maximum.
     best[0] = fmaxf(best[0], fmaxf(d[0], d[1]));
     best[1] = fmaxf(best[1], fmaxf(d[2], d[3]));
+  }
+}
+
+// Zones of keys of a row at `position`, in ascending order of keys.
+struct PageZones {
+  int32_t before_page;  // the first page of the zone `before`
+  int32_t own_page;     // and of the row's own chunk
+
+  __device__ PageZones(const ScoreCall& call, int32_t position) {
+    const int32_t own_begin = position - position % call.chunk_tokens;
+    own_page = own_begin / call.page_tokens;
+    before_page = (own_begin - call.chunk_tokens) / call.page_tokens;
+  }
+  __device__ int32_t of(int32_t page) const { return (page >= before_page) + (page >= own_page); }
+};
+
+// score_heads with the queries of each page's zone, which lie `offset` elements in the call's
+// queries. Where the warp's pages lie in several zones, it scores all of them once for each: at two
+// places of a sequence, whatever its length. Bounds are then in the L1 cache.
+__device__ __forceinline__ void score_zones(const ScoreCall& call, const PageZones& zones,
+                                            int32_t low_page, int32_t high_page, int64_t offset,
+                                            const uint16_t* low, const uint16_t* high, int32_t lane,
+                                            float (&best)[2]) {
+  const int32_t low_zone = zones.of(low_page);
+  const int32_t high_zone = zones.of(high_page);
+  // Of the warp's first and last page: lane 4 g + c has pages g and g + 8.
+  const int32_t first_zone = __shfl_sync(kFullWarp, low_zone, 0);
+  const int32_t last_zone = __shfl_sync(kFullWarp, high_zone, kWarpThreads - 1);
+  for (int32_t zone = first_zone; zone <= last_zone; ++zone) {
+    const uint16_t* q = zone == 0 ? call.q_far : zone == 1 ? call.q_before : call.q;
+    float of_zone[2];
+    score_heads(call, q + offset, low, high, lane, of_zone);
+    if (zone == low_zone) best[0] = of_zone[0];
+    if (zone == high_zone) best[1] = of_zone[1];
+  }
+}
+
+// Bound: bytes of bounds. A warp scores 16 pages of one KV head against its query heads, 8 at a
+// time, on tensor cores. A lane uses its 16-byte loads as operands directly: the sum over channels
+// does not depend on their names, as long as queries are permuted alike. Heads run fastest in the
+// grid, since the bounds of a page's heads are neighbours in memory. grid: KV heads x 64 pages x
+// sequences.
+template <bool kZones>
+__global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCall call) {
+  let_next_kernel_start();
+  const int32_t head = blockIdx.x;
+  const int32_t seq = blockIdx.z;
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t warp = blockIdx.y * kScoreWarps + threadIdx.x / kWarpThreads;
+  const int32_t num_pages =
+      min((max(call.kv_end[seq], 0) + call.page_tokens - 1) / call.page_tokens, call.max_pages);
+  const int32_t first_page = warp * kPagesPerWarp;
+  // Pages are the rows of a product: lane 4 g + c has rows g and g + 8. Heads are its columns.
+  const int32_t low_page = first_page + lane / 4;
+  const int32_t high_page = low_page + 8;
+  // Pages after the last are scored as the last, and not written.
+  const int32_t last_page = max(num_pages - 1, 0);
+  const uint16_t* low = bounds_of(call, seq, head, min(low_page, last_page));
+  const uint16_t* high = bounds_of(call, seq, head, min(high_page, last_page));
+  [[maybe_unused]] int32_t position = 0;
+  if constexpr (kZones) position = call.first_pos[seq];
+  wait_for_earlier_work();  // tables may be read before, queries and bounds may not
+  if (first_page >= num_pages) return;
+  const int64_t offset =
+      (static_cast<int64_t>(seq) * call.num_kv_heads + head) * call.group * call.head_dim;
+  float best[2];
+  if constexpr (kZones) {
+    score_zones(call, PageZones(call, position), low_page, high_page, offset, low, high, lane,
+                best);
+  } else {
+    score_heads(call, call.q + offset, low, high, lane, best);
   }
   // The four lanes of a row have two columns each.
 #pragma unroll
@@ -309,6 +365,9 @@ ScoreCall make_call(const ScorePagesArgs& args) {
   const auto num_kv_heads = static_cast<int32_t>(args.scores.dim(1));
   return {
       .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+      .q_before = reinterpret_cast<const uint16_t*>(args.zones.before.bytes()),
+      .q_far = reinterpret_cast<const uint16_t*>(args.zones.far.bytes()),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
       .minmax = reinterpret_cast<const uint16_t*>(args.bounds.minmax.bytes()),
       .block_ids = args.block_ids.data<int32_t>(),
       .kv_end = args.kv_end.data<int32_t>(),
@@ -320,6 +379,7 @@ ScoreCall make_call(const ScorePagesArgs& args) {
       .num_kv_heads = num_kv_heads,
       .group = static_cast<int32_t>(args.q.dim(1)) / num_kv_heads,
       .head_dim = static_cast<int32_t>(args.q.dim(2)),
+      .chunk_tokens = args.zones.chunk_tokens,
   };
 }
 
@@ -344,16 +404,17 @@ void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) con
 
 void CudaOps::score_pages(Stream& on, const ScorePagesArgs& args) const {
   CudaStream& stream = as_cuda(on);
-  SLUICE_CHECK(is_aligned(args.q.bytes()) && is_aligned(args.bounds.minmax.bytes()),
-               "q and bounds must begin at 16 bytes");
+  SLUICE_CHECK(is_aligned(args.q.bytes()) && is_aligned(args.bounds.minmax.bytes()) &&
+                   is_aligned(args.zones.before.bytes()) && is_aligned(args.zones.far.bytes()),
+               "queries and bounds must begin at 16 bytes");
   constexpr int64_t kPagesPerBlock = kScoreWarps * kPagesPerWarp;
   const int64_t page_blocks = (args.scores.dim(2) + kPagesPerBlock - 1) / kPagesPerBlock;
   const dim3 grid(static_cast<unsigned>(args.scores.dim(1)), static_cast<unsigned>(page_blocks),
                   static_cast<unsigned>(args.q.dim(0)));
   if (grid.y == 0 || grid.z == 0) return;
   stream.submit("score_pages", [&](cudaStream_t) {
-    launch_early(stream, score, {.grid = grid, .block = dim3(kScoreWarps * kWarpThreads)},
-                 make_call(args));
+    launch_early(stream, args.zones.present() ? score<true> : score<false>,
+                 {.grid = grid, .block = dim3(kScoreWarps * kWarpThreads)}, make_call(args));
   });
 }
 
