@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/validate_options.h"
-#include "engine/speculation/draft_limits.h"
 #include "state/state_pool.h"
 
 namespace sluice {
@@ -17,13 +16,6 @@ namespace {
 // What a user asked for and does not get is an error; a default that does not apply is a note.
 void refuse_given(const EngineOptions& options, const ModelConfig& config) {
   const std::string_view name = architecture_name(config.architecture);
-  const SpeculativeMethod method = resolve_speculative(options.speculative).method;
-  if (method != SpeculativeMethod::kNone) {
-    fail(ErrorCode::kUnsupported,
-         "speculative_method is '{}', but the recurrent states of {} cannot go back to the last "
-         "accepted token yet; take 'none'",
-         speculative_method_name(method), name);
-  }
   // A router would send a prompt to where its KV is, although the states after it are gone.
   if (options.kv_events.endpoint) {
     fail(ErrorCode::kUnsupported,
