@@ -62,10 +62,9 @@ struct Own {
 };
 
 // kBlocks: scales of 128 columns; else of rows, which the caller applies.
-template <bool kBlocks, int kCluster>
-__device__ inline void multiply(const CodesCall& call, const Own& own,
-                                Shared<kStages, kCluster>& shared, int first_step, int group,
-                                float (&sums)[kTileColumns / 2]) {
+template <bool kBlocks>
+__device__ inline void multiply(const CodesCall& call, const Own& own, Shared<kStages>& shared,
+                                int first_step, int group, float (&sums)[kTileColumns / 2]) {
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
   float of_panel[kTileColumns / 2];
@@ -119,30 +118,26 @@ __device__ inline void scale_rows(const CodesCall& call, const Own& own, const T
   }
 }
 
-template <bool kGated, bool kBlocks, int kCluster>
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+template <bool kGated, bool kBlocks>
+__global__ void __launch_bounds__(kThreads, 1)
     multiply_codes(const __grid_constant__ CodesCall call,
                    const __grid_constant__ CUtensorMap pairs,
                    const __grid_constant__ CUtensorMap weights) {
   extern __shared__ std::byte shared_bytes[];
-  auto& shared = shared_of<kStages, kCluster>(shared_bytes);
+  auto& shared = shared_of<kStages>(shared_bytes);
   begin_pipeline(shared);
   const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpThreads, 0);
-  if (warp == 4 * kConsumers) {
-    produce_all<kGated>(call.product, &pairs, &weights, shared);
-  } else {
-    for_each_tile(call.product, [&](const Tile& tile, int first_step) {
-      const Own own = Own::of<kGated>(call, tile, warp / 4);
-      float sums[kTileColumns / 2];
-      multiply<kBlocks>(call, own, shared, first_step, warp / 4, sums);
-      if constexpr (!kBlocks) scale_rows<kGated>(call, own, tile, sums);
-      store<kGated>(call.product, tile, warp / 4, sums);
-    });
-  }
-  end_pipeline<kCluster>();
+  if (warp == 4 * kConsumers) return produce_all<kGated>(call.product, &pairs, &weights, shared);
+  for_each_tile(call.product, [&](const Tile& tile, int first_step) {
+    const Own own = Own::of<kGated>(call, tile, warp / 4);
+    float sums[kTileColumns / 2];
+    multiply<kBlocks>(call, own, shared, first_step, warp / 4, sums);
+    if constexpr (!kBlocks) scale_rows<kGated>(call, own, tile, sums);
+    store<kGated>(call.product, tile, warp / 4, sums);
+  });
 }
 
-template <bool kGated, int kCluster>
+template <bool kGated>
 void launch_codes(CudaStream& stream, const ExpertCall& call, const PackedExperts& experts,
                   const QuantizedRows& rows, ProductCall product) {
   const PackedWeight& first = experts.first;
@@ -164,12 +159,11 @@ void launch_codes(CudaStream& stream, const ExpertCall& call, const PackedExpert
                            .count = experts.num_experts,
                            .weights = reinterpret_cast<const uint16_t*>(first.data),
                            .stride = static_cast<int64_t>(experts.stride_bytes / 2)};
-  const auto kernel = first.format == WeightFormat::kE4m3Blocks
-                          ? multiply_codes<kGated, true, kCluster>
-                          : multiply_codes<kGated, false, kCluster>;
-  launch<1, kStages, kCluster>(
+  const auto kernel = first.format == WeightFormat::kE4m3Blocks ? multiply_codes<kGated, true>
+                                                                : multiply_codes<kGated, false>;
+  launch<1, kStages>(
       stream, kernel, codes, product, call.num_pairs(),
-      pair_map(reinterpret_cast<const uint16_t*>(rows.codes), call.num_pairs(), columns, kCluster),
+      pair_map(reinterpret_cast<const uint16_t*>(rows.codes), call.num_pairs(), columns),
       weight_map(all, kGated ? call.intermediate : call.hidden, kGated ? 2 : 1, columns));
 }
 
@@ -184,21 +178,18 @@ bool multiplies_sorted_codes(CudaStream& stream, const ExpertCall& call) {
          call.intermediate % kScaleGroup == 0;
 }
 
-// Gates have an even number of parts, since kScaleGroup divides their columns.
 void multiply_code_gates(CudaStream& stream, const ExpertCall& call, const QuantizedRows& rows) {
   ProductCall product = {};
   product.num_columns = call.intermediate;
   product.act = call.act;
-  launch_codes<true, 2>(stream, call, call.gate_up, rows, product);
+  launch_codes<true>(stream, call, call.gate_up, rows, product);
 }
 
 void multiply_code_downs(CudaStream& stream, const ExpertCall& call, const QuantizedRows& act) {
   ProductCall product = {};
   product.num_columns = call.hidden;
   product.products = call.products;
-  const bool is_even = count_parts<false>(call.hidden) % 2 == 0;
-  (is_even ? launch_codes<false, 2> : launch_codes<false, 1>)(stream, call, call.down, act,
-                                                              product);
+  launch_codes<false>(stream, call, call.down, act, product);
 }
 
 }  // namespace sluice::cuda

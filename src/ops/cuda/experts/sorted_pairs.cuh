@@ -6,9 +6,8 @@
 // the producer brings the next, whose few panels would take as long to come as to be multiplied.
 // Where gate and up are multiplied, 64 rows are gate's and 64 the same of up, so that a thread has
 // both of a number and writes act. Pairs of the next expert in a tile are multiplied, too, and not
-// written. CTAs of a cluster have neighbouring parts of the same pairs: each brings its share of a
-// panel of pairs to all, since products of codes are bound by what leaves the L2 cache. Used by
-// sorted_pairs_sm90.cu and sorted_codes_sm90.cu. Thread rule: device code; maps on the host.
+// written. Used by sorted_pairs_sm90.cu and sorted_codes_sm90.cu. Thread rule: device code; maps on
+// the host.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +16,6 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/attention/kv_tensor_map.h"
-#include "ops/cuda/cluster_blocks.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/experts/experts.h"
 #include "ops/cuda/rows/silu.cuh"
@@ -35,7 +33,7 @@ inline constexpr int kPanelBytes = 128 * kSwizzleRowBytes;
 inline constexpr int kHalfPanelBytes = kPanelBytes / 2;
 inline constexpr int kStepHalves = kSwizzleRowBytes / 2;  // a panel's columns, as 16-bit numbers
 
-template <int kStages, int kCluster>
+template <int kStages>
 struct alignas(1024) Shared {
   std::byte pairs[kStages][kPanelBytes];
   std::byte weights[kStages][kPanelBytes];
@@ -85,8 +83,7 @@ __device__ inline Tile tile_of(const ProductCall& call, int32_t index) {
           .part = index % call.num_parts};
 }
 
-// Calls `fn(tile, first_step)` for the CTA's tiles; steps are counted over all of them. REQUIRES: a
-// cluster's size divides num_parts, so that its CTAs have as many tiles.
+// Calls `fn(tile, first_step)` for the CTA's tiles; steps are counted over all of them.
 template <typename Fn>
 __device__ inline void for_each_tile(const ProductCall& call, Fn fn) {
   const int32_t count = num_tiles(call);
@@ -97,10 +94,10 @@ __device__ inline void for_each_tile(const ProductCall& call, Fn fn) {
   }
 }
 
-template <bool kGated, int kStages, int kCluster>
+template <bool kGated, int kStages>
 __device__ inline void produce(const ProductCall& call, const CUtensorMap* pairs,
                                const CUtensorMap* weights, const Tile& tile, int first_step,
-                               Shared<kStages, kCluster>& shared) {
+                               Shared<kStages>& shared) {
   for (int i = 0; i < call.num_steps; ++i) {
     const int step = first_step + i;
     const int stage = step % kStages;
@@ -108,14 +105,7 @@ __device__ inline void produce(const ProductCall& call, const CUtensorMap* pairs
     barrier_wait(shared_address(&shared.empty[stage]), (step / kStages & 1) ^ 1);
     barrier_arrive_expecting(full, 2 * kPanelBytes);
     const int column = i * kStepHalves;
-    if constexpr (kCluster == 1) {
-      copy_box(shared_address(shared.pairs[stage]), pairs, full, column, tile.begin, 0, 0);
-    } else {
-      const auto rank = static_cast<int>(ClusterBlocks::rank());
-      copy_box_to_blocks(shared_address(shared.pairs[stage]) + rank * (kPanelBytes / kCluster),
-                         pairs, full, column, tile.begin + rank * (kExpertTileRows / kCluster), 0,
-                         0, (1 << kCluster) - 1);
-    }
+    copy_box(shared_address(shared.pairs[stage]), pairs, full, column, tile.begin, 0, 0);
     const uint32_t to = shared_address(shared.weights[stage]);
     if constexpr (kGated) {
       const int row = tile.part * (kTileColumns / 2);
@@ -136,9 +126,9 @@ struct StepFactors {
 };
 
 // The producer warp's work: one thread of it copies.
-template <bool kGated, int kStages, int kCluster>
+template <bool kGated, int kStages>
 __device__ inline void produce_all(const ProductCall& call, const CUtensorMap* pairs,
-                                   const CUtensorMap* weights, Shared<kStages, kCluster>& shared) {
+                                   const CUtensorMap* weights, Shared<kStages>& shared) {
   for_each_tile(call, [&](const Tile& tile, int first_step) {
     if (threadIdx.x % kWarpThreads == 0) {
       produce<kGated>(call, pairs, weights, tile, first_step, shared);
@@ -147,21 +137,17 @@ __device__ inline void produce_all(const ProductCall& call, const CUtensorMap* p
   });
 }
 
-// The caller's warp has read all that it needs of a step. All CTAs of the cluster write to it.
-template <int kStages, int kCluster>
-__device__ inline void release_step(Shared<kStages, kCluster>& shared, int step) {
-  const auto lane = static_cast<uint32_t>(threadIdx.x) % kWarpThreads;
-  const uint32_t empty = shared_address(&shared.empty[step % kStages]);
-  if constexpr (kCluster == 1) {
-    if (lane == 0) barrier_arrive(empty);
-  } else {
-    if (lane < kCluster) barrier_arrive_at(empty, lane);
+// The caller's warp has read all that it needs of a step.
+template <int kStages>
+__device__ inline void release_step(Shared<kStages>& shared, int step) {
+  if (threadIdx.x % kWarpThreads == 0) {
+    barrier_arrive(shared_address(&shared.empty[step % kStages]));
   }
 }
 
 // Waits until the copies of a step are in shared memory.
-template <int kStages, int kCluster>
-__device__ inline StepFactors await_step(Shared<kStages, kCluster>& shared, int step, int group) {
+template <int kStages>
+__device__ inline StepFactors await_step(Shared<kStages>& shared, int step, int group) {
   const int stage = step % kStages;
   barrier_wait(shared_address(&shared.full[stage]), step / kStages & 1);
   const uint32_t pairs =
@@ -210,33 +196,22 @@ __device__ inline void store(const ProductCall& call, const Tile& tile, int grou
   }
 }
 
-// Makes the barriers ready, for all threads of the cluster.
-template <int kStages, int kCluster>
-__device__ inline void begin_pipeline(Shared<kStages, kCluster>& shared) {
+// Makes the barriers ready, for all threads of the CTA.
+template <int kStages>
+__device__ inline void begin_pipeline(Shared<kStages>& shared) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&shared.full[i]), 1);
-      barrier_init(shared_address(&shared.empty[i]), 4 * kConsumers * kCluster);
+      barrier_init(shared_address(&shared.empty[i]), 4 * kConsumers);
     }
     barrier_init_fence();
   }
-  if constexpr (kCluster == 1) {
-    __syncthreads();
-  } else {
-    ClusterBlocks::sync();
-  }
+  __syncthreads();
 }
 
-// All threads call it at their end: a CTA of a cluster stays until no other one writes to it.
-template <int kCluster>
-__device__ inline void end_pipeline() {
-  if constexpr (kCluster > 1) ClusterBlocks::sync();
-}
-
-template <int kStages, int kCluster>
-__device__ inline Shared<kStages, kCluster>& shared_of(std::byte* bytes) {
-  return *reinterpret_cast<Shared<kStages, kCluster>*>(
-      bytes + (1024 - shared_address(bytes) % 1024) % 1024);
+template <int kStages>
+__device__ inline Shared<kStages>& shared_of(std::byte* bytes) {
+  return *reinterpret_cast<Shared<kStages>*>(bytes + (1024 - shared_address(bytes) % 1024) % 1024);
 }
 
 // Weights as [expert][half][row][column]; without a gate one half.
@@ -247,13 +222,11 @@ inline CUtensorMap weight_map(const ExpertRange& range, int64_t rows, int64_t ha
                          {kStepHalves, 64, 1, 1});
 }
 
-// For CTAs of a cluster, each of which copies its share of a panel.
-inline CUtensorMap pair_map(const uint16_t* rows, int64_t num_pairs, int64_t columns,
-                            int32_t cluster) {
+inline CUtensorMap pair_map(const uint16_t* rows, int64_t num_pairs, int64_t columns) {
   const int64_t row_bytes = columns * 2;
   return make_tensor_map(rows, {columns, num_pairs, 1, 1},
                          {row_bytes, num_pairs * row_bytes, num_pairs * row_bytes},
-                         {kStepHalves, kExpertTileRows / cluster, 1, 1});
+                         {kStepHalves, kExpertTileRows, 1, 1});
 }
 
 template <bool kGated>
@@ -263,18 +236,18 @@ constexpr int32_t count_parts(int32_t num_columns) {
 }
 
 // kCtas: of a multiprocessor.
-template <int kCtas, int kStages, int kCluster, typename Call>
+template <int kCtas, int kStages, typename Call>
 void launch(CudaStream& stream, void (*kernel)(Call, CUtensorMap, CUtensorMap), const Call& call,
             const ProductCall& product, int32_t num_pairs, const CUtensorMap& pairs,
             const CUtensorMap& weights) {
-  constexpr int kSharedBytes = sizeof(Shared<kStages, kCluster>) + 1024;
+  constexpr int kSharedBytes = sizeof(Shared<kStages>) + 1024;
   check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
       "cudaFuncSetAttribute");
   // Each expert with pairs may waste a part of its last tile.
   const int most = num_pairs / kExpertTileRows + std::min(product.num_experts, num_pairs);
-  const int most_at_once = kCtas * stream.cuda_device().properties().multiProcessorCount;
-  const int num_ctas = std::min(most * product.num_parts, most_at_once) / kCluster * kCluster;
+  const int num_ctas = std::min(most * product.num_parts,
+                                kCtas * stream.cuda_device().properties().multiProcessorCount);
   kernel<<<num_ctas, kThreads, kSharedBytes, stream.handle()>>>(call, pairs, weights);
   check_cuda(cudaGetLastError(), "launch of the products of experts");
 }

@@ -13,10 +13,9 @@ using namespace sorted;  // NOLINT(google-build-using-namespace)
 
 constexpr int kStages = 3;
 constexpr int kCtas = 2;  // of a multiprocessor
-constexpr int kCluster = 1;
 
-__device__ inline void multiply(const ProductCall& call, Shared<kStages, kCluster>& shared,
-                                int first_step, int group, float (&sums)[kTileColumns / 2]) {
+__device__ inline void multiply(const ProductCall& call, Shared<kStages>& shared, int first_step,
+                                int group, float (&sums)[kTileColumns / 2]) {
   for (int step = 0; step < call.num_steps; ++step) {
     const auto [a, b] = await_step(shared, first_step + step, group);
     pin_registers(sums);
@@ -42,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, kCtas)
                     const __grid_constant__ CUtensorMap pairs,
                     const __grid_constant__ CUtensorMap weights) {
   extern __shared__ std::byte shared_bytes[];
-  auto& shared = shared_of<kStages, kCluster>(shared_bytes);
+  auto& shared = shared_of<kStages>(shared_bytes);
   begin_pipeline(shared);
   const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpThreads, 0);
   if (warp == 4 * kConsumers) return produce_all<kGated>(call, &pairs, &weights, shared);
@@ -70,10 +69,9 @@ void multiply_sorted_gates(CudaStream& stream, const ExpertCall& call, const Exp
                                .num_columns = call.intermediate,
                                .act = call.act,
                                .products = nullptr};
-  launch<kCtas, kStages, kCluster>(stream, multiply_sorted<true>, product, product,
-                                   call.num_pairs(),
-                                   pair_map(call.rows, call.num_pairs(), call.hidden, kCluster),
-                                   weight_map(range, call.intermediate, 2, call.hidden));
+  launch<kCtas, kStages>(stream, multiply_sorted<true>, product, product, call.num_pairs(),
+                         pair_map(call.rows, call.num_pairs(), call.hidden),
+                         weight_map(range, call.intermediate, 2, call.hidden));
 }
 
 void multiply_sorted_downs(CudaStream& stream, const ExpertCall& call, const ExpertRange& range) {
@@ -85,10 +83,9 @@ void multiply_sorted_downs(CudaStream& stream, const ExpertCall& call, const Exp
                                .num_columns = call.hidden,
                                .act = nullptr,
                                .products = call.products};
-  launch<kCtas, kStages, kCluster>(
-      stream, multiply_sorted<false>, product, product, call.num_pairs(),
-      pair_map(call.act, call.num_pairs(), call.intermediate, kCluster),
-      weight_map(range, call.hidden, 1, call.intermediate));
+  launch<kCtas, kStages>(stream, multiply_sorted<false>, product, product, call.num_pairs(),
+                         pair_map(call.act, call.num_pairs(), call.intermediate),
+                         weight_map(range, call.hidden, 1, call.intermediate));
 }
 
 }  // namespace sluice::cuda
