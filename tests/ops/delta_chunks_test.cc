@@ -92,6 +92,18 @@ TEST(DeltaChunks, NeighboursChangeNoBit) {
   EXPECT_TRUE(last_rows(together) == last_rows(alone));
 }
 
+// Rows of answers: a verify pass may have as many as a chunk, and has the bits of decode steps.
+TEST(DeltaChunks, WithoutChunksEveryRowIsAStep) {
+  const std::vector<Span> spans{{130, 0}, {65, 64}, {64, 128}, {3, 62}};
+  Machine machine;
+  DeltaPass expected(machine, kPublished, spans);
+  expected.run_on_cpu({262});
+  DeltaPass pass(machine, kPublished, spans);
+  pass.rows().has_chunks = false;
+  pass.run({262});
+  EXPECT_TRUE(pass.bits() == expected.bits());
+}
+
 // More chunks than the scratch holds at once.
 TEST(DeltaChunks, RoundsChangeNoBit) {
   if (testing_cpu()) GTEST_SKIP() << "a CPU has no chunks";

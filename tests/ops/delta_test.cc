@@ -165,6 +165,56 @@ TEST(Delta, APassLeavesWhatItReadAndSkipsPadding) {
   EXPECT_TRUE(std::equal(unused.begin(), unused.end(), pass.slot(5)));
 }
 
+// Of a draft some rows are stepped over again: those of no sequence lie between them.
+TEST(Delta, PaddingBetweenSequencesChangesNoBit) {
+  for (const DeltaShape& shape : {kOdd, kTwoBlocks, kPublished}) {
+    const std::vector<Span> spans{{2, 0}, {3, 9}, {20, 0}, {17, 64}, {1, 5}, {4, 0}};
+    Machine machine;
+    DeltaPass expected(machine, shape, spans);
+    expected.run({47});
+    DeltaPass pass(machine, shape, spans);
+    for (const int32_t seq : {0, 2, 5}) {
+      pass.rows().read_slots.data<int32_t>()[seq] = -1;
+      pass.rows().write_slots.data<int32_t>()[seq] = -1;
+    }
+    pass.rows().max_rows = 17;
+    pass.run({47});
+    for (const int32_t seq : {1, 3, 4}) {
+      EXPECT_EQ(std::memcmp(pass.slot(2 * seq + 1), expected.slot(2 * seq + 1),
+                            shape.matrix_bytes() + shape.window_bytes()),
+                0)
+          << seq << ", " << shape.v_dim;
+    }
+  }
+}
+
+// Passes that draft go on in the slot that the one before them wrote.
+TEST(Delta, AStateMayMoveInPlace) {
+  for (const DeltaShape& shape : {kOdd, kTwoBlocks, kPublished}) {
+    for (const int64_t num_rows : {1, 2, 20}) {
+      const std::vector<Span> spans{{num_rows, 9}, {num_rows, 70}};
+      Machine machine;
+      DeltaPass expected(machine, shape, spans);
+      expected.run({2 * num_rows});
+      DeltaPass pass(machine, shape, spans);
+      for (int32_t seq = 0; seq < 2; ++seq) {
+        std::memcpy(pass.states().matrix(2 * seq + 1, 0), pass.slot(2 * seq),
+                    pass.states().slot_bytes);
+        pass.rows().read_slots.data<int32_t>()[seq] = 2 * seq + 1;
+      }
+      pass.run({2 * num_rows});
+      for (int32_t seq = 0; seq < 2; ++seq) {
+        EXPECT_EQ(std::memcmp(pass.slot(2 * seq + 1), expected.slot(2 * seq + 1),
+                              shape.matrix_bytes() + shape.window_bytes()),
+                  0)
+            << num_rows << " rows, " << shape.v_dim;
+      }
+      EXPECT_TRUE(bytes_of(pass.conv_out) == bytes_of(expected.conv_out));
+      EXPECT_TRUE(bytes_of(pass.rule_out) == bytes_of(expected.rule_out));
+    }
+  }
+}
+
 TEST(Delta, KeysOfZerosAreNoDivision) {
   Machine machine;
   DeltaPass pass(machine, kOdd, {{3, 0}});

@@ -106,6 +106,8 @@ struct DeltaRows {
   int64_t first_row = 0;
   // Of the longest sequence in the pass, at least: sizes launches, which a graph replays.
   int64_t max_rows = 0;
+  // False: whole chunks are steps, too. Rows of answers are, however many of them are in a pass.
+  bool has_chunks = true;
 };
 
 struct ShortConvArgs {

@@ -32,8 +32,8 @@ bool may_have_chunks(const DeltaRuleArgs& args, const cudaDeviceProp& gpu) {
   const DeltaShape& shape = args.states.shape;
   const bool has_vectors = is_aligned(args.mixed.bytes()) && is_aligned(args.out.bytes()) &&
                            is_aligned(args.states.base) && args.states.slot_bytes % 16 == 0;
-  return shape.k_dim == kChunkDim && shape.v_dim % kDeltaColumns == 0 && has_vectors &&
-         max_part_rows(args.rows, args.mixed.dim(0)) >= kDeltaChunk &&
+  return args.rows.has_chunks && shape.k_dim == kChunkDim && shape.v_dim % kDeltaColumns == 0 &&
+         has_vectors && max_part_rows(args.rows, args.mixed.dim(0)) >= kDeltaChunk &&
          chunk_scan_shared_bytes() <= gpu.sharedMemPerBlockOptin &&
          SlotBytes(shape).all() <= AttentionScratch::data_bytes();
 }
