@@ -37,6 +37,10 @@ struct PassLimits {
 
   // Rows whose logits are computed.
   int64_t max_logit_rows() const { return max_seqs + max_draft_rows; }
+  // Rows of a verify pass whose records are kept.
+  int64_t max_record_rows() const {
+    return has_states && max_draft_rows > 0 ? max_seqs + max_draft_rows : 0;
+  }
 };
 
 // One sequence's share of a pass: rows [first_pos(), + num_rows). Made by engine/runner.

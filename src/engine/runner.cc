@@ -158,6 +158,9 @@ std::vector<float> Runner::to_host(const TensorView& logits) {
 void Runner::describe(const Pass& pass, int64_t num_logit_rows) {
   const StepMessage& message = pass.message;
   list_rows(pass);
+  if (limits_.has_states) parts_.states->settle();
+  // A sequence with one row has it committed or not: that needs no records.
+  records_rows_ = limits_.has_states && message.kind.is_verify && pass_.batch.max_rows > 1;
   plan_ = parts_.residency.plan_pass(message.kind, rows_);
   const PassShape shape = shape_of(message);
   cut_arrays(shape, num_logit_rows);
@@ -165,7 +168,7 @@ void Runner::describe(const Pass& pass, int64_t num_logit_rows) {
   int64_t row_begin = 0;
   for (size_t i = 0; i < message.spans.size(); ++i) {
     write_sequence(message, i, row_begin);
-    if (limits_.has_states) write_slots(message, i);
+    if (limits_.has_states) write_slots(message, i, row_begin);
     row_begin += message.spans[i].num_rows;
   }
   const auto num_seqs = std::ssize(message.spans);
@@ -254,9 +257,14 @@ void Runner::write_sequence(const StepMessage& message, size_t index, int64_t ro
   }
 }
 
-void Runner::write_slots(const StepMessage& message, size_t index) {
+// Rows of a pass are numbered as their records, if it has some.
+void Runner::write_slots(const StepMessage& message, size_t index, int64_t row_begin) {
   const StepMessage::Span& span = message.spans[index];
-  const StateSlots slots = parts_.states->begin(span.id, rows_[index].first_pos(), span.num_rows);
+  const StateSlots slots =
+      parts_.states->begin(span.id, {.first_pos = rows_[index].first_pos(),
+                                     .num_rows = span.num_rows,
+                                     .num_ahead = span.num_ahead,
+                                     .first_record = records_rows_ ? row_begin : -1});
   host_.read_slots.data<int32_t>()[index] = slots.read;
   host_.write_slots.data<int32_t>()[index] = slots.write;
 }
@@ -321,6 +329,7 @@ TensorView Runner::forward(TapSink* taps) {
                      .monitor = monitor_,
                      .states = parts_.states,
                      .state_rows = {},
+                     .records_rows = records_rows_,
                      .keeps_rows = scores_prompts_};
   if (limits_.has_states) {
     const int64_t num_seqs = pass_.kv_end.dim(0);
@@ -329,7 +338,8 @@ TensorView Runner::forward(TapSink* taps) {
                         .read_slots = device_.read_slots.rows(0, num_seqs),
                         .write_slots = device_.write_slots.rows(0, num_seqs),
                         .first_row = 0,
-                        .max_rows = pass_.batch.max_rows};
+                        .max_rows = pass_.batch.max_rows,
+                        .has_chunks = pass_.kind.is_prefill};
   }
   if (num_logit_rows_ > 0) input.logit_rows = device_.logit_rows.rows(0, num_logit_rows_);
   return parts_.decoder.forward(parts_.compute, parts_.residency.executor(), input, taps);

@@ -95,7 +95,7 @@ class Runner {
   void cut_arrays(const PassShape& shape, int64_t num_logit_rows);
   // Writes the entries of sequence `index`, whose first row is `row_begin`.
   void write_sequence(const StepMessage& message, size_t index, int64_t row_begin);
-  void write_slots(const StepMessage& message, size_t index);
+  void write_slots(const StepMessage& message, size_t index, int64_t row_begin);
   void write_padding(int64_t num_seqs, const PassShape& shape);
   // The parameters of the rows that are sampled, padding included.
   void describe_draws(const Batch& batch);
@@ -137,6 +137,7 @@ class Runner {
   PassMonitor* monitor_ = nullptr;  // the pacer, or null
   bool scores_prompts_ = false;     // tokens of some prompt are scored after the pass
   bool draws_in_pass_ = false;      // no row waits for its mask
+  bool records_rows_ = false;       // some rows may not be committed; of a model with states
 };
 
 }  // namespace sluice

@@ -195,6 +195,22 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
   return project_logits(pass);
 }
 
+void Decoder::replay(Stream& stream, const StatePool& states, const StateReplay& replay) const {
+  for (int32_t i = 0; i < config_.num_layers(); ++i) {
+    const LayerId layer(i);
+    const auto* const net = std::get_if<DeltaNet>(&spec(layer).mixer);
+    if (net == nullptr) continue;
+    const int32_t index = spec(layer).state_layer.value;
+    net->replay({.stream = stream,
+                 .what = replay,
+                 .records = states.records(index),
+                 .states = states.layer(index),
+                 .scratch = Arena(scratch_.layer.bytes(), scratch_.layer.num_bytes()),
+                 .max_rows = std::min(limits_.row_tile, limits_.max_rows)},
+                std::get<DeltaNet::Weights>(weights_.layer(layer).mixer));
+  }
+}
+
 // Whether a row may lie past the first chunk. Passes before it have the bits of plain attention.
 bool Decoder::has_zones(const AttentionPass& pass) const {
   return scratch_.zones.present() && pass.batch.max_kv_tokens > config_.dual_chunk.chunk_tokens();
@@ -252,7 +268,11 @@ LayerCall Decoder::call_of(const Pass& pass, LayerId layer) const {
   }
   const LayerId state_layer = spec(layer).state_layer;
   DeltaStates states;
-  if (state_layer.valid()) states = pass.input.states->layer(state_layer.value);
+  DeltaRecords records;
+  if (state_layer.valid()) {
+    states = pass.input.states->layer(state_layer.value);
+    if (pass.input.records_rows) records = pass.input.states->records(state_layer.value);
+  }
   return {.stream = pass.stream,
           .layer = layer,
           .kv_layer = spec(layer).kv_layer,
@@ -266,6 +286,7 @@ LayerCall Decoder::call_of(const Pass& pass, LayerId layer) const {
           .zones = zones,
           .state_rows = pass.input.state_rows,
           .states = states,
+          .records = records,
           .experts = host_experts_};
 }
 

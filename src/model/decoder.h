@@ -41,6 +41,7 @@ struct DecoderInput {
   PassMonitor* monitor = nullptr;       // null: nothing watches the pass
   const StatePool* states = nullptr;    // of a model with states, else null
   DeltaRows state_rows;                 // with `states`: all rows of the pass
+  bool records_rows = false;            // with `states`: their records are kept
   bool keeps_rows = false;              // row_logits will be called after the pass
 };
 
@@ -71,6 +72,9 @@ class Decoder {
   // Errors: what the monitor throws; the pass is then enqueued in part.
   TensorView forward(Stream& stream, Executor& executor, const DecoderInput& input,
                      TapSink* taps = nullptr);
+
+  // Enqueues the steps over these records again, in all layers with a state.
+  void replay(Stream& stream, const StatePool& states, const StateReplay& replay) const;
 
   // Whether `forward` computes the logits of a pass on all ranks together; row_logits never does.
   bool divides_logits() const { return collectives_ != nullptr; }

@@ -26,4 +26,10 @@ struct StateLayout {
   size_t slot_bytes() const { return static_cast<size_t>(num_layers) * layer_bytes(); }
 };
 
+// Slots of one sequence in a pass.
+struct StateSlots {
+  int32_t read = 0;
+  int32_t write = 0;
+};
+
 }  // namespace sluice

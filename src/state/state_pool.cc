@@ -1,6 +1,8 @@
 // Seats and the two slots of each.
 #include "state/state_pool.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "device/debug_fill.h"
 
@@ -29,6 +31,10 @@ StatePool::StatePool(const StateLayout& layout, const Sizes& sizes, Device& devi
   for (auto seat = static_cast<int32_t>(sizes.num_seats - 1); seat >= 0; --seat) {
     free_.push_back(seat);
   }
+  if (sizes.num_records == 0) return;
+  records_.emplace(layout, sizes.records(), device);
+  unsettled_.reserve(free_.size());
+  parts_.reserve(free_.size());
 }
 
 // A seat is taken by the first use of a sequence and kept until release. The scheduler admits no
@@ -43,25 +49,68 @@ StatePool::Seat& StatePool::seat_of(SequenceId sequence) {
   return seat;
 }
 
-// May be called again for a pass that was given up: it writes the same slot, whose contents are of
-// no committed token. At position 0 the kernels read no state, so a new seat needs no zeros.
-StateSlots StatePool::begin(SequenceId sequence, int64_t first_pos, int64_t num_rows) {
-  Seat& seat = seat_of(sequence);
-  SLUICE_CHECK(seat.position == first_pos, "sequence {} is at position {}, its state at {}",
-               sequence.value, first_pos, seat.position);
-  seat.end_of_pass = first_pos + num_rows;
+StateSlots StatePool::slots_of(const Seat& seat) {
   const int32_t first = kSlotsPerSeat * seat.index;
   return {.read = first + seat.current, .write = first + 1 - seat.current};
 }
 
-// All rows of the pass or none: a state cannot go back to a row in between.
+// What the pass wrote is the state after the committed tokens.
+void StatePool::swap_slots(Seat& seat) {
+  seat.position = seat.num_tokens;
+  seat.current = 1 - seat.current;
+}
+
+// May be called again for a pass that was given up: it writes the same slot, whose contents are of
+// no committed token. So are those that draft passes leave there, which the next one steps further
+// in place. At position 0 the kernels read no state, so a new seat needs no zeros.
+StateSlots StatePool::begin(SequenceId sequence, const Rows& rows) {
+  Seat& seat = seat_of(sequence);
+  SLUICE_CHECK(seat.is_settled(), "the state of sequence {} is at {} of {} tokens", sequence.value,
+               seat.position, seat.num_tokens);
+  SLUICE_CHECK(seat.position + rows.num_ahead == rows.first_pos,
+               "sequence {} is at position {}, its state at {}", sequence.value, rows.first_pos,
+               seat.position + rows.num_ahead);
+  SLUICE_CHECK(rows.num_ahead == 0 || seat.pass.first_pos + seat.pass.num_rows == rows.first_pos,
+               "sequence {} drafts at position {}, its last pass ended at {}", sequence.value,
+               rows.first_pos, seat.pass.first_pos + seat.pass.num_rows);
+  seat.pass = rows;
+  const StateSlots slots = slots_of(seat);
+  return rows.num_ahead == 0 ? slots : StateSlots{.read = slots.write, .write = slots.write};
+}
+
+// All rows of a pass or none, since a state cannot go back to a row in between; but for those whose
+// records can be stepped over again. That waits until the state is needed, because a verify pass is
+// committed row by row, and after the last of them nothing is left to do.
 void StatePool::committed(SequenceId sequence, int64_t num_tokens) {
   Seat& seat = seat_of(sequence);
-  SLUICE_CHECK(seat.end_of_pass == num_tokens && seat.position < num_tokens,
+  const int64_t end_of_pass = seat.pass.first_pos + seat.pass.num_rows;
+  const bool is_whole = num_tokens == end_of_pass;
+  SLUICE_CHECK(seat.num_tokens < num_tokens && seat.pass.num_ahead == 0 &&
+                   (is_whole || (seat.pass.first_record >= 0 && num_tokens < end_of_pass)),
                "{} tokens of sequence {} are committed, its pass ended at {}", num_tokens,
-               sequence.value, seat.end_of_pass);
-  seat.position = num_tokens;
-  seat.current = 1 - seat.current;
+               sequence.value, end_of_pass);
+  seat.num_tokens = num_tokens;
+  if (is_whole && seat.position == seat.pass.first_pos) swap_slots(seat);
+}
+
+// Of all sequences at once, so that a layer costs two launches.
+void StatePool::settle() {
+  unsettled_.clear();
+  parts_.clear();
+  for (auto& [sequence, seat] : seats_) {
+    if (!seat.is_settled()) unsettled_.push_back(&seat);
+  }
+  if (unsettled_.empty()) return;
+  std::ranges::sort(unsettled_, {}, [](const Seat* seat) { return seat->pass.first_record; });
+  for (Seat* seat : unsettled_) {
+    parts_.push_back(
+        {.first_record = seat->pass.first_record + seat->position - seat->pass.first_pos,
+         .num_rows = seat->num_tokens - seat->position,
+         .first_pos = seat->position,
+         .slots = slots_of(*seat)});
+    swap_slots(*seat);
+  }
+  replay_(records_->describe(parts_, stream_));
 }
 
 void StatePool::release(SequenceId sequence) {
@@ -84,6 +133,7 @@ std::byte* StatePool::current_slot(const Seat& seat) {
 }
 
 void StatePool::save(SequenceId sequence, SnapshotId place) {
+  settle();
   const Seat& seat = seat_of(sequence);
   SLUICE_CHECK(seat.position > 0, "sequence {} has no state yet", sequence.value);
   const std::span<std::byte> target = snapshot(place);
@@ -96,7 +146,7 @@ void StatePool::restore(SequenceId sequence, SnapshotId place, int64_t num_token
                sequence.value, seat.position, num_tokens);
   const std::span<std::byte> source = snapshot(place);
   stream_.copy({.dst = current_slot(seat), .src = source.data(), .num_bytes = source.size_bytes()});
-  seat.position = num_tokens;
+  seat.position = seat.num_tokens = num_tokens;
 }
 
 std::span<std::byte> StatePool::snapshot(SnapshotId place) {

@@ -19,7 +19,7 @@ class StateFollower final : public KvFollower {
     states_.committed(sequence, num_tokens);
     next_.committed(sequence, num_tokens, newest_full);
   }
-  // There are none: drafts are refused.
+  // Of a state nothing has to be dropped: it never has seen a draft that was not accepted.
   void drop_drafts(SequenceId sequence, int64_t num_tokens) override {
     next_.drop_drafts(sequence, num_tokens);
   }

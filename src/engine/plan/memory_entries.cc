@@ -58,6 +58,12 @@ void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) 
            StatePool::device_bytes(input.config.states(), passes.limits.max_seqs));
   list.add("snapshots of states", "pinned",
            StatePool::pinned_bytes(input.config.states(), plan.snapshots.num_places));
+  const StateRecords::Sizes records{.num_rows = passes.limits.max_record_rows(),
+                                    .num_seqs = passes.limits.max_seqs};
+  list.add("records of drafts", "device",
+           StateRecords::device_bytes(input.config.states(), records));
+  list.add("records of drafts", "pinned",
+           StateRecords::pinned_bytes(input.config.states(), records));
   const int64_t num_rows = passes.limits.max_logit_rows();
   const int64_t vocab = input.config.vocab_size;
   const size_t mask_bytes = TokenMasks::memory_bytes(num_rows, vocab);

@@ -48,6 +48,10 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   decoder_ = std::make_unique<Decoder>(config_, *weights_, plan.passes.decoder, *device_, *compute_,
                                        collectives_.get());
   if (host_experts_) decoder_->use_host_experts(*host_experts_);
+  if (states_) {
+    states_->replay_with(
+        [this](const StateReplay& replay) { decoder_->replay(*compute_, *states_, replay); });
+  }
   runner_ =
       std::make_unique<Runner>(Runner::Parts{.device = *device_,
                                              .compute = *compute_,
@@ -78,8 +82,10 @@ void Rank::allocate_kv(const OnProgress& on_progress) {
 void Rank::allocate_states() {
   const StateLayout layout = config_.states();
   if (!layout.present()) return;
-  const StatePool::Sizes sizes{.num_seats = front_.plan().passes.limits.max_seqs,
-                               .num_snapshots = front_.plan().snapshots.num_places};
+  const PassLimits& limits = front_.plan().passes.limits;
+  const StatePool::Sizes sizes{.num_seats = limits.max_seqs,
+                               .num_snapshots = front_.plan().snapshots.num_places,
+                               .num_records = limits.max_record_rows()};
   states_ = std::make_unique<StatePool>(layout, sizes, *device_, *compute_);
   state_follower_ = std::make_unique<StateFollower>(*states_, *residency_);
 }

@@ -13,24 +13,6 @@ namespace {
 // weights as often as it computes.
 constexpr int64_t kMaxDeltaRows = 2048;
 
-struct DeltaScratch {
-  TensorView in;      // bf16 [num_rows, in_width]
-  TensorView gates;   // f32 [num_rows, 2 * num_v_heads]
-  TensorView mixed;   // f32 [num_rows, num_channels]: q, k, v after the convolution
-  TensorView out;     // f32 [num_rows, v_width]
-  TensorView normed;  // bf16 [num_rows, v_width]
-};
-
-// The same calls count the bytes, with an arena without memory, and cut them.
-DeltaScratch cut_delta(Arena& arena, const DeltaNet& net, int64_t num_rows) {
-  const DeltaShape& shape = net.shape;
-  return {.in = arena.tensor(DType::kBF16, {num_rows, net.in_width()}),
-          .gates = arena.tensor(DType::kF32, {num_rows, 2 * int64_t{shape.num_v_heads}}),
-          .mixed = arena.tensor(DType::kF32, {num_rows, shape.num_channels()}),
-          .out = arena.tensor(DType::kF32, {num_rows, shape.v_width()}),
-          .normed = arena.tensor(DType::kBF16, {num_rows, shape.v_width()})};
-}
-
 // Neighbouring channels of the convolution, and what of a tensor's rows they are. All are read at
 // once but for a rank's part of the heads, whose queries, keys and values lie apart.
 struct ChannelPart {
@@ -62,6 +44,23 @@ void add_next_rows(WeightLayout& layout, WeightLayout::RowRange& range, const Pa
 }
 
 }  // namespace
+
+struct DeltaNet::Scratch {
+  TensorView in;      // bf16 [num_rows, in_width]
+  TensorView gates;   // f32 [num_rows, 2 * num_v_heads]
+  TensorView mixed;   // f32 [num_rows, num_channels]: q, k, v after the convolution
+  TensorView out;     // f32 [num_rows, v_width]
+  TensorView normed;  // bf16 [num_rows, v_width]
+};
+
+// The same calls count the bytes, with an arena without memory, and cut them.
+DeltaNet::Scratch DeltaNet::cut_scratch(Arena& arena, int64_t num_rows) const {
+  return {.in = arena.tensor(DType::kBF16, {num_rows, in_width()}),
+          .gates = arena.tensor(DType::kF32, {num_rows, 2 * int64_t{shape.num_v_heads}}),
+          .mixed = arena.tensor(DType::kF32, {num_rows, shape.num_channels()}),
+          .out = arena.tensor(DType::kF32, {num_rows, shape.v_width()}),
+          .normed = arena.tensor(DType::kBF16, {num_rows, shape.v_width()})};
+}
 
 int64_t chunk_border(std::span<const PrefillSpan> spans, int64_t begin, int64_t end) {
   int64_t row_begin = 0;
@@ -186,8 +185,23 @@ void DeltaNet::lay_out_grouped_gates(WeightLayout& layout, const std::string& na
 
 size_t DeltaNet::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
   Arena plan;
-  cut_delta(plan, *this, std::min(num_rows, kMaxDeltaRows));
+  cut_scratch(plan, std::min(num_rows, kMaxDeltaRows));
   return plan.used_bytes();
+}
+
+void DeltaNet::step(const Steps& steps, const Scratch& scratch, const Weights& weights) {
+  short_conv(steps.stream, {.x = scratch.in,
+                            .taps = weights.taps,
+                            .rows = steps.rows,
+                            .states = steps.states,
+                            .out = scratch.mixed});
+  delta_rule(steps.stream, {.mixed = scratch.mixed,
+                            .gates = scratch.gates,
+                            .a_log = weights.a_log,
+                            .dt_bias = weights.dt_bias,
+                            .rows = steps.rows,
+                            .states = steps.states,
+                            .out = scratch.out});
 }
 
 // Parts reuse one scratch, since the stream runs them one after the other; each continues the
@@ -195,31 +209,24 @@ size_t DeltaNet::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
 void DeltaNet::finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const {
   for (int64_t begin = 0, count = 0; begin < tile.count; begin += count) {
     count = std::min(kMaxDeltaRows, tile.count - begin);
+    const int64_t first = tile.begin + begin;
     if (begin + count < tile.count) {
-      const int64_t first = tile.begin + begin;
       count = chunk_border(call.pass.spans, first, first + count) - first;
     }
     const TensorView x = tile.x.rows(begin, count);
     Arena arena = tile.scratch;
-    const DeltaScratch scratch = cut_delta(arena, *this, count);
+    Scratch scratch = cut_scratch(arena, count);
+    if (call.records.present()) {
+      scratch.in = call.records.in.rows(first, count);
+      scratch.gates = call.records.gates.rows(first, count);
+    }
     DeltaRows rows = call.state_rows;
-    rows.first_row = tile.begin + begin;
+    rows.first_row = first;
     matmul(call.stream, {.x = x, .weight = weights.in, .bias = {}, .out = scratch.in});
     matmul(call.stream, {.x = x, .weight = weights.gates, .bias = {}, .out = scratch.gates});
-    short_conv(call.stream, {.x = scratch.in,
-                             .taps = weights.taps,
-                             .rows = rows,
-                             .states = call.states,
-                             .out = scratch.mixed});
-    delta_rule(call.stream, {.mixed = scratch.mixed,
-                             .gates = scratch.gates,
-                             .a_log = weights.a_log,
-                             .dt_bias = weights.dt_bias,
-                             .rows = rows,
-                             .states = call.states,
-                             .out = scratch.out});
-    call.tap("delta_gates", tile.begin + begin, scratch.gates);
-    call.tap("delta_out", tile.begin + begin, scratch.out);
+    step({.stream = call.stream, .rows = rows, .states = call.states}, scratch, weights);
+    call.tap("delta_gates", first, scratch.gates);
+    call.tap("delta_out", first, scratch.out);
     gated_norm(call.stream, {.x = scratch.out,
                              .gate = scratch.in,
                              .gate_column = shape.num_channels(),
@@ -232,6 +239,21 @@ void DeltaNet::finish(const LayerCall& call, const RowTile& tile, const Weights&
                          .out = tile.out.rows(begin, count)});
   }
   call.tap("delta_proj", tile.begin, tile.out);
+}
+
+// Outputs are computed, too, and not read: a form of the rule without them would be another kernel.
+void DeltaNet::replay(const Replay& replay, const Weights& weights) const {
+  const int64_t most = std::min(kMaxDeltaRows, replay.max_rows);
+  for (int64_t begin = 0; begin < replay.what.num_rows; begin += most) {
+    const int64_t count = std::min(most, replay.what.num_rows - begin);
+    Arena arena = replay.scratch;
+    Scratch scratch = cut_scratch(arena, count);
+    scratch.in = replay.records.in.rows(begin, count);
+    scratch.gates = replay.records.gates.rows(begin, count);
+    DeltaRows rows = replay.what.rows;
+    rows.first_row = begin;
+    step({.stream = replay.stream, .rows = rows, .states = replay.states}, scratch, weights);
+  }
 }
 
 }  // namespace sluice

@@ -2,7 +2,8 @@
 // of Qwen3-Next and Qwen3.5.
 //
 // A kind of token mixer of a layer (model/layer_spec.h). It has no KV: a state of fixed size
-// follows the sequence (state/state_pool.h). Thread rule: a value.
+// follows the sequence (state/state_pool.h). Of a verify pass it leaves records of its rows, over
+// which `replay` steps again. Thread rule: a value.
 #pragma once
 
 #include <cstddef>
@@ -72,7 +73,29 @@ struct DeltaNet {
   void attend(const LayerCall&) const {}
   void finish(const LayerCall& call, const RowTile& tile, const Weights& weights) const;
 
+  // Some records of a layer, as the rows of a pass.
+  struct Replay {
+    Stream& stream;
+    StateReplay what;
+    DeltaRecords records;
+    DeltaStates states;
+    Arena scratch;  // scratch_bytes of `max_rows` rows
+    int64_t max_rows = 0;
+  };
+  // Steps over the records again: the states get the bits that a pass over these rows alone would
+  // have left.
+  void replay(const Replay& replay, const Weights& weights) const;
+
  private:
+  struct Scratch;
+  Scratch cut_scratch(Arena& arena, int64_t num_rows) const;
+  // Rows of a tile from their projections on: convolution and rule.
+  struct Steps {
+    Stream& stream;
+    DeltaRows rows;
+    DeltaStates states;
+  };
+  static void step(const Steps& steps, const Scratch& scratch, const Weights& weights);
   void lay_out_in(WeightLayout& layout, const std::string& name, int64_t hidden, Weights& w) const;
   void lay_out_gates(WeightLayout& layout, const std::string& name, int64_t hidden,
                      Weights& w) const;

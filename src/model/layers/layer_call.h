@@ -13,6 +13,7 @@
 #include "ops/attention/attention.h"
 #include "ops/delta/delta.h"
 #include "ops/kv_blocks.h"
+#include "state/state_records.h"
 
 namespace sluice {
 
@@ -52,6 +53,7 @@ struct LayerCall {
   // Of layers with a state.
   DeltaRows state_rows;  // of the pass: first_row is 0
   DeltaStates states;    // of this layer
+  DeltaRecords records;  // of this layer and the pass's rows; absent: none are kept
 
   // Of layers with experts: where their weights come from; null: they are on the device.
   HostExperts* experts = nullptr;

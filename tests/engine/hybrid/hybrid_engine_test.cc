@@ -257,14 +257,10 @@ TEST(Hybrid, WithoutRoomForASnapshotPrefixCachingIsOff) {
 }
 
 TEST(Hybrid, WhatIsAskedForAndMissingIsRefused) {
-  const auto refused = [](const auto& change) {
-    EngineOptions options = tiny_options(kModel);
-    change(options);
-    return expect_error(ErrorCode::kUnsupported, [&] { plan_memory(options); });
-  };
-  EXPECT_TRUE(
-      contains(refused([](EngineOptions& o) { o.speculative.method = SpeculativeMethod::kNgram; }),
-               "take 'none'"));
+  EngineOptions with_events = tiny_options(kModel);
+  with_events.kv_events.endpoint = "tcp://*:5557";
+  EXPECT_TRUE(contains(expect_error(ErrorCode::kUnsupported, [&] { plan_memory(with_events); }),
+                       "kv_events is"));
   const auto useless = [](const std::string& model, bool caches) {
     EngineOptions options = tiny_options(model);
     options.enable_prefix_caching = caches;

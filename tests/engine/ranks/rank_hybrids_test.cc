@@ -37,18 +37,18 @@ namespace {
 using testing::before_answer;
 using testing::branch;
 using testing::Compared;
+using testing::expect_all_alike;
 using testing::expect_all_same;
 using testing::Job;
-using testing::joined;
 using testing::median_nmse;
 using testing::nmse;
 using testing::random_tokens;
 using testing::run_engine;
+using testing::run_jobs;
 using testing::run_with_store;
 using testing::sampled;
 using testing::TemporaryStore;
 using testing::Tokens;
-using testing::whole;
 using testing::with_store;
 using testing::WrittenTensor;
 
@@ -297,6 +297,33 @@ TEST_P(RankHybrids, DummyWeightsAreThoseOfOneRank) {
   EXPECT_LT(nmse(logits_of(dummy, 2, tokens), logits_of(dummy, 1, tokens)), 1e-3);
 }
 
+// Each rank has the records of its heads, and steps over them again.
+void expect_same_bits_with_drafts(EngineOptions options) {
+  std::vector<Job> jobs;
+  for (const int64_t length : {1, 17, 60, 150}) {
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(30, length)});
+  }
+  const std::vector<RequestOutput> expected = run_engine(options, jobs);
+  const auto texts = testing::texts_of(jobs, expected);
+  options.speculative.method = SpeculativeMethod::kNgram;
+  options.speculative.num_tokens = 5;
+  const auto compare = [&](const EngineOptions& drafting, const char* what) {
+    const bool is_ngram = drafting.speculative.method == SpeculativeMethod::kNgram;
+    const auto most = [](int64_t position) { return testing::scramble(position) % 4 != 0; };
+    const auto engine = testing::make_engine(
+        drafting, is_ngram ? std::make_unique<testing::KnownTexts>(texts, most) : nullptr);
+    expect_all_alike(run_jobs(*engine, jobs), expected, what, 0.5f);
+    EXPECT_GT(engine->observations().speculation.num_accepted_tokens, 0) << what;
+  };
+  compare(options, "ngram");
+  compare(testing::with_offload(options, KvOffload::kChunked), "offloaded");
+  options.speculative.method = SpeculativeMethod::kSparse;
+  options.sparse.policy = "full+quest";
+  options.sparse.page_tokens = options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
+  options.sparse.topk_tokens = 32;
+  compare(options, "sparse");
+}
+
 void expect_same_bits_in_all_places(const EngineOptions& options) {
   std::vector<Job> jobs;
   for (const int64_t length : {1, 3, 17, 70, 150}) {
@@ -347,6 +374,7 @@ void expect_states_in_store(const EngineOptions& options) {
 TEST_P(RankHybrids, PlacesOfKvAndNeighboursChangeNoBit) {
   expect_same_bits_in_all_places(options());
 }
+TEST_P(RankHybrids, DraftsChangeNoBit) { expect_same_bits_with_drafts(options()); }
 TEST_P(RankHybrids, SnapshotsGoOnOnEveryRank) { expect_snapshots_of_every_rank(options()); }
 TEST_P(RankHybrids, AStoreKeepsTheStatesOfAllRanks) { expect_states_in_store(options()); }
 
@@ -363,6 +391,7 @@ TEST(RankHybridsOnGpus, KeepTheirBits) {
     options.model = dir.path();
     options.tensor_parallel_size = 2;
     expect_same_bits_in_all_places(options);
+    expect_same_bits_with_drafts(options);
     expect_snapshots_of_every_rank(options);
     expect_states_in_store(options);
   }
