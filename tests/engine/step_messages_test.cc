@@ -153,6 +153,9 @@ TEST(StepMessages, ReplayHasTheSameBits) {
   EngineOptions drafts = speculative(SpeculativeMethod::kSparse, 4);
   run(drafts, "sparse drafts");
   run(offloaded(drafts, KvOffload::kChunked, 16), "sparse drafts, chunked");
+  // Of accepted rows a rank is told, and steps over its own records again.
+  drafts.model = tiny_options("qwen35-hybrid-nested").model;
+  run(drafts, "sparse drafts, hybrid");
 }
 
 TEST(StepMessages, AnotherVersionIsRefused) {

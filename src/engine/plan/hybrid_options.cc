@@ -1,4 +1,4 @@
-// States cannot go back: what they have no snapshot for is refused.
+// What follows from states that cannot be cut: a prefix is of use only where a snapshot is.
 #include "engine/plan/hybrid_options.h"
 
 #include <algorithm>
@@ -13,17 +13,14 @@
 namespace sluice {
 namespace {
 
-// What a user asked for and does not get is an error; a default that does not apply is a note.
-void refuse_given(const EngineOptions& options, const ModelConfig& config) {
-  const std::string_view name = architecture_name(config.architecture);
-  // A router would send a prompt to where its KV is, although the states after it are gone.
-  if (options.kv_events.endpoint) {
-    fail(ErrorCode::kUnsupported,
-         "kv_events is '{}', but events have no word for the recurrent states of {}, without which "
-         "cached blocks are of no use; leave kv_events out, and let the router go by texts or "
-         "sessions",
-         *options.kv_events.endpoint, name);
-  }
+// A router would send a prompt to where its KV is, although the states after it are gone.
+void refuse_events(const EngineOptions& options, const ModelConfig& config) {
+  if (!options.kv_events.endpoint) return;
+  fail(ErrorCode::kUnsupported,
+       "kv_events is '{}', but events have no word for the recurrent states of {}, without which "
+       "cached blocks are of no use; leave kv_events out, and let the router go by texts or "
+       "sessions",
+       *options.kv_events.endpoint, architecture_name(config.architecture));
 }
 
 // Options of snapshots where none can be taken.
@@ -85,7 +82,7 @@ EngineOptions settle_hybrid_options(const EngineOptions& options, const ModelCon
   const StateLayout states = config.states();
   refuse_useless(options, config);
   if (!states.present()) return settled;
-  refuse_given(options, config);
+  refuse_events(options, config);
   settle_num_seqs(states, default_bytes, settled, notes);
   return settled;
 }

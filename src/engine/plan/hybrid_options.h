@@ -16,9 +16,8 @@ namespace sluice {
 
 // The options as an engine of the model follows them; unchanged unless the model has states:
 // max_num_seqs is as many as have states in `default_bytes`, unless it is given, with a line in
-// `notes`. Errors: kUnsupported for a speculative method and KV events, with a remedy;
-// kInvalidArgument for options of snapshots that a model without states has no use for, or an
-// engine without prefix cache.
+// `notes`. Errors: kUnsupported for KV events, with a remedy; kInvalidArgument for options of
+// snapshots that a model without states has no use for, or an engine without prefix cache.
 EngineOptions settle_hybrid_options(const EngineOptions& options, const ModelConfig& config,
                                     size_t default_bytes, std::vector<std::string>& notes);
 

@@ -1,13 +1,14 @@
 // Drafts of hybrids: the bits are those without drafts, whatever drafts, however many of its rows
 // are accepted, and whatever happens to the sequence next. A state that had seen a rejected row, or
 // not an accepted one, would change all logits after it.
+#include "engine/hybrid/hybrid_drafts.h"
+
+#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,78 +17,35 @@
 #include "engine/hybrid/hybrid_prompts.h"
 #include "engine/llm_engine.h"
 #include "engine/speculation/speculative_engine.h"
-#include "engine/store/store_engine.h"
 #include "sluice/inspect.h"
-#include "sluice/structured_output.h"
 #include "support/run_bits.h"
-#include "support/seeds.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
 
+using testing::draft_jobs;
+using testing::drafting;
+using testing::every;
 using testing::expect_all_alike;
 using testing::Job;
 using testing::joined;
-using testing::kHybrid;
+using testing::Known;
 using testing::KnownTexts;
 using testing::make_engine;
+using testing::most;
 using testing::near_tie_nats;
+using testing::none;
 using testing::Place;
 using testing::random_tokens;
 using testing::RandomDrafts;
 using testing::run_engine;
 using testing::run_jobs;
 using testing::sampled;
-using testing::scramble;
-using testing::texts_of;
 using testing::tiny_options;
 using testing::Tokens;
 using testing::whole;
-
-// Without a number: the automatic length.
-EngineOptions drafting(const std::string& model, SpeculativeMethod method,
-                       std::optional<int32_t> num_tokens) {
-  EngineOptions options = tiny_options(model);
-  options.speculative.method = method;
-  options.speculative.num_tokens = num_tokens;
-  if (method == SpeculativeMethod::kNgram) return options;
-  options.sparse.policy = "full+quest";
-  options.sparse.page_tokens = 16;
-  options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
-  options.sparse.topk_tokens = 32;
-  return options;
-}
-
-bool every(int64_t) { return true; }
-bool none(int64_t) { return false; }
-bool most(int64_t position) { return scramble(position) % 4 != 0; }
-
-// Jobs, their answers without drafts, and sources that know these.
-struct Known {
-  Known(const EngineOptions& options, std::vector<Job> of)
-      : jobs(std::move(of)), answers(run_engine(options, jobs)), texts(texts_of(jobs, answers)) {}
-
-  std::unique_ptr<DraftSource> source(KnownTexts::IsRight is_right) const {
-    return std::make_unique<KnownTexts>(texts, std::move(is_right));
-  }
-
-  std::vector<Job> jobs;
-  std::vector<RequestOutput> answers;
-  std::vector<Tokens> texts;
-};
-
-std::vector<Job> make_jobs() {
-  std::vector<Job> jobs;
-  for (const int64_t length : {1, 2, 15, 33, 61, 64, 130}) {
-    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(40, length)});
-  }
-  jobs[2].params.temperature = 0;
-  jobs[3].params.frequency_penalty = 0.5f;
-  jobs[5].params.max_tokens = 3;
-  return jobs;
-}
 
 std::vector<std::string> hybrids() {
   std::vector<std::string> names = testing::tiny_model_names();
@@ -102,7 +60,7 @@ class HybridDrafts : public ::testing::TestWithParam<std::string> {
   // Of one model for all tests.
   const Known& known() const {
     static std::map<std::string, Known> all;
-    return all.try_emplace(model(), tiny_options(model()), make_jobs()).first->second;
+    return all.try_emplace(model(), tiny_options(model()), draft_jobs()).first->second;
   }
   EngineOptions options(SpeculativeMethod method, std::optional<int32_t> num_tokens) const {
     return drafting(model(), method, num_tokens);
@@ -350,98 +308,6 @@ TEST_P(HybridDrafts, PromptsComeInBetween) {
   testing::run_steps(*engine, 1000, outputs);
   std::ranges::sort(outputs, {}, &RequestOutput::request_id);
   expect_all_alike(outputs, known().answers, "in between", near_tie_nats(model()));
-}
-
-// ---- One model --------------------------------------------------------------------------------
-
-// Rows whose masks were late are not committed, nor are the drafts after them.
-TEST(HybridDraft, LateMasksChangeNoBit) {
-  std::vector<Job> jobs;
-  for (uint64_t i = 0; i < 4; ++i) {
-    jobs.push_back({random_tokens(20 + 9 * static_cast<int64_t>(i), i), sampled(24, 1)});
-    jobs.back().params.ignore_eos = false;
-    jobs.back().params.structured = std::make_shared<StructuredOutput>(
-        StructuredOutput{.kind = StructureKind::kRegex, .text = "([a-z]{2}[0-9]){8}"});
-  }
-  const Known all(tiny_options(kHybrid), jobs);
-  auto count = std::make_shared<std::atomic<int>>(0);
-  LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2}),
-                         .before_masks = [count] {
-                           if (++*count % 5 != 0) return;
-                           std::this_thread::sleep_for(std::chrono::milliseconds(6));
-                         }};
-  parts.draft_source = all.source(most);
-  LlmEngine engine(drafting(kHybrid, SpeculativeMethod::kNgram, 4), std::move(parts));
-  expect_all_alike(run_jobs(engine, jobs), all.answers, "late masks", near_tie_nats(kHybrid));
-  EXPECT_GT(engine.observations().speculation.num_accepted_tokens, 0);
-}
-
-// The store has states of whole blocks of accepted tokens: another engine goes on from them.
-TEST(HybridDraft, StoredStatesAreThoseOfAcceptedTokens) {
-  if (!testing::testing_cpu()) GTEST_SKIP() << "engines with a store are on the CPU device";
-  const Known first(tiny_options(kHybrid), {{random_tokens(100, 1), sampled(45, 1)}});
-  const std::vector<Job> turn = {{joined(first.texts[0], random_tokens(20, 2)), sampled(20, 2)}};
-  const std::vector<RequestOutput> second = run_engine(tiny_options(kHybrid), turn);
-  const testing::TemporaryStore store;
-  EngineOptions stored =
-      testing::with_store(drafting(kHybrid, SpeculativeMethod::kNgram, 6), store);
-  stored.kv_store.min_tokens = 0;
-  {
-    LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2})};
-    parts.draft_source = first.source(most);
-    LlmEngine engine(stored, std::move(parts));
-    expect_all_alike(run_jobs(engine, first.jobs), first.answers, "first turn");
-  }
-  const std::vector<RequestOutput> warm = testing::run_with_store(stored, turn);
-  expect_all_alike(warm, second, "second turn");
-  EXPECT_EQ(warm[0].num_stored_tokens, whole(100 + 45 - 1));
-}
-
-// Delays between the tasks of all streams.
-TEST(HybridDraft, TheScheduleOfStreamsDoesNotMatter) {
-  const Known all(tiny_options(kHybrid), make_jobs());
-  for (const uint64_t seed : testing::test_seeds(3)) {
-    const EngineOptions offloaded = testing::offloaded(
-        drafting(kHybrid, SpeculativeMethod::kSparse, 6), KvOffload::kChunked, 16);
-    LlmEngine engine(
-        offloaded, {.device = testing::make_test_device(
-                        {.num_threads = testing::testing_cpu() ? 2 : 0}, {.schedule_seed = seed})});
-    expect_all_alike(run_jobs(engine, all.jobs), all.answers,
-                     "SLUICE_TEST_SEED=" + std::to_string(seed), near_tie_nats(kHybrid));
-  }
-}
-
-TEST(HybridDraft, TakesWhatWasPlannedAndAStepAllocatesNothing) {
-  const Known all(tiny_options(kHybrid), make_jobs());
-  const EngineOptions with_drafts = drafting(kHybrid, SpeculativeMethod::kNgram, 5);
-  const auto engine = make_engine(with_drafts, all.source(most));
-  const MemoryPlan& plan = engine->plan().memory;
-  EXPECT_EQ(engine->device().allocated_bytes(MemoryKind::kDevice), plan.device_used_bytes());
-  EXPECT_EQ(engine->device().allocated_bytes(MemoryKind::kPinned), plan.pinned_used_bytes());
-  const int64_t before = engine->device().num_allocations();
-  run_jobs(*engine, all.jobs);
-  EXPECT_EQ(engine->device().num_allocations(), before);
-}
-
-// Rows of 16 sequences and of 8 drafts of 5; of three layers, 2 * 100 + 2 * 60 numbers in bf16 and
-// gates of 5 heads twice in f32; and four arrays of at most 32 sequences. Pieces of 256 bytes.
-TEST(HybridDraft, RecordsArePlannedToTheByte) {
-  const auto up = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
-  constexpr size_t kRows = 16 + 8 * 5;
-  const size_t records = 3 * (up(kRows * (2 * 100 + 2 * 60) * 2) + up(kRows * 2 * 5 * 4));
-  const size_t arrays = 3 * up(32 * 4) + up(33 * 4);
-  std::map<std::string, size_t> found;
-  const auto find = [&](const EngineOptions& options) {
-    found.clear();
-    for (const MemoryPlanEntry& entry : plan_memory(options).entries) {
-      if (entry.name == "records of drafts") found[entry.memory] += entry.bytes;
-    }
-    return found;
-  };
-  EXPECT_EQ(find(drafting(kHybrid, SpeculativeMethod::kNgram, 5)),
-            (std::map<std::string, size_t>{{"device", records + arrays}, {"pinned", arrays}}));
-  EXPECT_TRUE(find(tiny_options(kHybrid)).empty());
-  EXPECT_TRUE(find(drafting("qwen3-group2-tied", SpeculativeMethod::kNgram, 5)).empty());
 }
 
 }  // namespace

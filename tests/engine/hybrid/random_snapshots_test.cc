@@ -1,6 +1,6 @@
-// Random texts that share beginnings, in engines of random sizes: many at once, cancelled,
-// preempted, pinned, salted, stored and read again. Every answer has the bits of one that is
-// computed alone.
+// Random texts that share beginnings, in engines of random sizes, with and without drafts: many at
+// once, cancelled, preempted, pinned, salted, stored and read again. Every answer has the bits of
+// one that is computed alone.
 #include <memory>
 #include <optional>
 #include <random>
@@ -76,7 +76,23 @@ class RandomRun {
       options = testing::with_store(options, store_);
       options.kv_store.min_tokens = pick(0, 120);
     }
+    draft_randomly(options);
     return options;
+  }
+
+  // The texts rarely say anything again: drafts by single tokens are mostly wrong, and those of a
+  // policy mostly right.
+  void draft_randomly(EngineOptions& options) {
+    options.speculative.method = static_cast<SpeculativeMethod>(pick(0, 2));
+    if (options.speculative.method == SpeculativeMethod::kNone) return;
+    options.speculative.num_tokens = static_cast<int32_t>(pick(1, 9));
+    if (options.speculative.method == SpeculativeMethod::kNgram) {
+      options.speculative.prompt_lookup_min = 1;
+      return;
+    }
+    options.sparse.policy = "full+quest";
+    options.sparse.page_tokens = options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
+    options.sparse.topk_tokens = 64;
   }
 
   EngineOptions plain_options() const {

@@ -40,7 +40,6 @@ using testing::Compared;
 using testing::expect_all_alike;
 using testing::expect_all_same;
 using testing::Job;
-using testing::joined;
 using testing::median_nmse;
 using testing::nmse;
 using testing::random_tokens;
@@ -50,7 +49,6 @@ using testing::run_with_store;
 using testing::sampled;
 using testing::TemporaryStore;
 using testing::Tokens;
-using testing::whole;
 using testing::with_store;
 using testing::WrittenTensor;
 
