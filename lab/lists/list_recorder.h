@@ -26,6 +26,7 @@ class ListRecorder final : public Policy {
   int64_t num_heads() const { return layer_lists_.at(0).num_heads; }
 
   SelectionRule rule(const KvBlockShape& block) const override;
+  bool knows_zones() const override { return policy_->knows_zones(); }
   bool capturable() const override { return false; }  // its buffers grow with the lists
 
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,

@@ -27,6 +27,7 @@ class ListReplay final : public Policy {
 
   // Errors: those of check_replay, beside the policy's own.
   SelectionRule rule(const KvBlockShape& block) const override;
+  bool knows_zones() const override { return policy_->knows_zones(); }
   bool capturable() const override { return policy_->capturable(); }
 
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,

@@ -18,8 +18,12 @@ PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs)
   return part;
 }
 
-Executor::Executor(PolicyPair& policies, const KvLayout& layout)
-    : policies_(policies), num_layers_(layout.num_layers), rules_(policies.rules(layout.block)) {}
+Executor::Executor(PolicyPair& policies, const KvLayout& layout, int64_t chunk_tokens)
+    : policies_(policies),
+      num_layers_(layout.num_layers),
+      block_tokens_(layout.block.block_tokens),
+      chunk_tokens_(chunk_tokens),
+      rules_(policies.rules(layout.block)) {}
 
 AttentionArgs Executor::args_of(const LayerInput& input, const AttentionBatch& batch,
                                 const KeyRun& run, const Selection& selection) {
@@ -100,9 +104,21 @@ Executor::KeyVisits Executor::key_visits(LayerId layer, const PrefillSpan& span)
   const TileScorer* scorer = policies_.prefill().tile_scorer();
   const int64_t rows = scorer ? scorer->window_rows(input) : 0;
   if (rows == 0) return {};
-  return {.num_windows = (span.num_rows + rows - 1) / rows,
-          .first_walk = scorer->first_walk(input),
-          .num_walks = scorer->num_walks()};
+  KeyVisits visits{.first_walk = scorer->first_walk(input), .num_walks = scorer->num_walks()};
+  for (int64_t first = 0; first < span.num_rows; first += window_at(span, first, rows).count) {
+    ++visits.num_windows;
+  }
+  return visits;
+}
+
+// The window that begins at row `first` of a span. All rows of a window lie in one chunk, so that a
+// key is of one zone to all of them.
+TileRows Executor::window_at(const PrefillSpan& span, int64_t first, int64_t window_rows) const {
+  int64_t count = std::min(window_rows, span.num_rows - first);
+  if (chunk_tokens_ > 0) {
+    count = std::min(count, chunk_tokens_ - (span.first_pos + first) % chunk_tokens_);
+  }
+  return {static_cast<int32_t>(first), static_cast<int32_t>(count)};
 }
 
 // Windows outermost, since scores of one window only are kept.
@@ -111,17 +127,58 @@ void Executor::score_windows(Stream& stream, const AttentionPass& pass, const Pa
   TileScorer* scorer = policies_.of(pass.kind).tile_scorer();
   if (scorer == nullptr) return;
   const int64_t window_rows = scorer->window_rows(input);
-  for (int64_t first = 0; window_rows > 0 && first < input.span.num_rows; first += window_rows) {
-    const int64_t count = std::min(window_rows, input.span.num_rows - first);
-    const TileRows window{static_cast<int32_t>(first), static_cast<int32_t>(count)};
+  if (window_rows == 0) return;
+  TileRows window;
+  for (int64_t first = 0; first < input.span.num_rows; first += window.count) {
+    window = window_at(input.span, first, window_rows);
     for (int32_t walk = scorer->first_walk(input); walk < scorer->num_walks(); ++walk) {
+      int64_t begin_pos = 0;
       for_each_key_run(stream, pass, part, {input.layer, walk}, [&](KeyRun run) {
         run.walk = walk;
-        scorer->score(stream, input, window, run);
+        score_run(stream, pass.chunk_borders, input, window, run, begin_pos);
+        begin_pos = run.end_pos;
       });
       scorer->end_walk(stream, input, window, walk);
     }
     scorer->choose(stream, input, window);
+  }
+}
+
+// Shows a run of keys from begin_pos on to the prefill policy: as it is, or, where queries differ
+// by zones of keys, the part in each zone with the zone's queries. These are the queries of
+// attention itself, so scores are those of the keys that a mask leaves out. Parts end at the run's
+// ends or at borders of chunks, whose positions are on the device already.
+void Executor::score_run(Stream& stream, const TensorView& borders, const SelectInput& input,
+                         const TileRows& window, const KeyRun& run, int64_t begin_pos) {
+  TileScorer& scorer = *policies_.prefill().tile_scorer();
+  if (!input.zones.present()) return scorer.score(stream, input, window, run);
+  const int64_t chunk = (input.span.first_pos + window.first) / chunk_tokens_;
+  struct Zone {
+    TensorView q;
+    int64_t first_chunk;
+    int64_t end_chunk;
+  };
+  const int64_t before = std::max<int64_t>(0, chunk - 1);
+  for (const Zone& zone :
+       {Zone{input.zones.far, 0, before}, Zone{input.zones.before, before, chunk},
+        Zone{input.q, chunk, borders.dim(0)}}) {
+    const int64_t begin = std::max(begin_pos, zone.first_chunk * chunk_tokens_);
+    const int64_t end = std::min(run.end_pos, zone.end_chunk * chunk_tokens_);
+    if (begin >= end) continue;
+    KeyRun part = run;
+    if (begin > begin_pos) {
+      const int64_t left_out = (begin - begin_pos) / block_tokens_;
+      const int64_t num_blocks = run.block_table.dim(1);
+      part.kv_begin = borders.rows(zone.first_chunk, 1);
+      part.block_table = run.block_table.reshape({num_blocks})
+                             .rows(left_out, num_blocks - left_out)
+                             .reshape({1, num_blocks - left_out});
+    }
+    if (end < run.end_pos) part.kv_end = borders.rows(zone.end_chunk, 1);
+    part.end_pos = end;
+    SelectInput of_zone = input;
+    of_zone.q = zone.q;
+    scorer.score(stream, of_zone, window, part);
   }
 }
 

@@ -27,7 +27,9 @@ namespace sluice {
 struct AttentionPass {
   PassKind kind;
   AttentionBatch batch;
-  TensorView kv_end;  // i32 [num_seqs]: tokens of each sequence, this pass included
+  TensorView kv_end;         // i32 [num_seqs]: tokens of each sequence, this pass included
+  TensorView chunk_borders;  // i32 [n]: 0, 1, 2, ... times the tokens of a chunk of a model with
+                             // dual chunk attention; else absent
   std::span<const PrefillSpan> spans;  // [num_seqs], host memory; prefill only
   // Set by Residency::describe.
   TensorView kv_begin;     // i32 [num_seqs]: position of the first token in block_table
@@ -63,9 +65,9 @@ struct LayerInput {
 
 class Executor {
  public:
-  // `layout`: of the blocks that are walked.
+  // `layout`: of the blocks that are walked; `chunk_tokens`: of dual chunk attention, or 0.
   // REQUIRES: the policies outlive the executor.
-  Executor(PolicyPair& policies, const KvLayout& layout);
+  Executor(PolicyPair& policies, const KvLayout& layout, int64_t chunk_tokens = 0);
   virtual ~Executor() = default;
 
   // The blocks into which this layer's k and v are written before `attend`. Called once per layer.
@@ -120,11 +122,16 @@ class Executor {
   void show_written(Stream& stream, const AttentionPass& pass, LayerId layer);
   Selection select(Stream& stream, const AttentionPass& pass, const PassPart& part,
                    const LayerInput& input);
+  TileRows window_at(const PrefillSpan& span, int64_t first, int64_t window_rows) const;
   void score_windows(Stream& stream, const AttentionPass& pass, const PassPart& part,
                      const SelectInput& input);
+  void score_run(Stream& stream, const TensorView& borders, const SelectInput& input,
+                 const TileRows& window, const KeyRun& run, int64_t begin_pos);
 
   PolicyPair& policies_;
   int32_t num_layers_;
+  int32_t block_tokens_;
+  int64_t chunk_tokens_;
   PassRules rules_;
 };
 

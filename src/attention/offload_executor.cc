@@ -20,7 +20,7 @@ AttentionBatch batch_of(const AttentionPass& pass, int32_t seq_index) {
 
 OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, CarriedRows rows,
                                  int64_t num_q_heads, Device& device)
-    : Executor(policies, offload.layout()),
+    : Executor(policies, offload.layout(), rows.chunk_tokens),
       offload_(offload),
       state_(device, rows.max_rows, num_q_heads, offload.layout().block.head_dim),
       zones_have_state_(rows.has_zones) {}
@@ -184,7 +184,8 @@ void OffloadExecutor::for_each_key_run(Stream& stream, const AttentionPass& pass
   visit({.kv = written(pass, walk.layer),
          .kv_begin = part.kv_begin,
          .kv_end = part.kv_end,
-         .block_table = part.block_table});
+         .block_table = part.block_table,
+         .end_pos = pass.spans[static_cast<size_t>(part.first_seq)].end_pos()});
 }
 
 // Shows one run of history where it is on the host.
@@ -192,11 +193,12 @@ void OffloadExecutor::visit_in_host(const PassPart& part, const KeyWalk& walk,
                                     const HistoryRun& run, const VisitKeys& visit) {
   const int64_t first = run.range.begin_pos / offload_.layout().block.block_tokens;
   const TensorView ids = part.block_ids.reshape({part.block_ids.dim(1)});
-  visit({.kv = offload_.loader().read_in_place(walk.layer, run.blocks),
-         .kv_begin = run.kv_begin,
-         .kv_end = run.kv_end,
-         .block_table =
-             ids.rows(first, std::ssize(run.blocks)).reshape({1, std::ssize(run.blocks)})});
+  visit(
+      {.kv = offload_.loader().read_in_place(walk.layer, run.blocks),
+       .kv_begin = run.kv_begin,
+       .kv_end = run.kv_end,
+       .block_table = ids.rows(first, std::ssize(run.blocks)).reshape({1, std::ssize(run.blocks)}),
+       .end_pos = run.range.end_pos});
 }
 
 // Shows the keys of one run of history and gives its slot to the next load.
@@ -208,7 +210,8 @@ void OffloadExecutor::visit_run(Stream& stream, const KeyWalk& walk, size_t inde
   visit({.kv = lease.held() ? lease.use(stream) : offload_.places().residents(walk.layer),
          .kv_begin = run.kv_begin,
          .kv_end = run.kv_end,
-         .block_table = run.block_table});
+         .block_table = run.block_table,
+         .end_pos = run.range.end_pos});
   if (!lease.held()) return;
   lease.release();
   load_ahead();

@@ -33,6 +33,7 @@ class OffloadExecutor final : public Executor {
   struct CarriedRows {
     int64_t max_rows = 0;
     bool has_zones = false;
+    int64_t chunk_tokens = 0;  // as Executor
   };
 
   // Allocates the carried state. REQUIRES: policies and offload outlive the executor.

@@ -30,7 +30,9 @@ OffloadedKv::OffloadedKv(PolicyPair& policies, Device& device, Stream& compute,
       limits_(limits),
       offload_(device, compute, layout, limits.sizes, on_progress),
       executor_(policies, offload_,
-                {.max_rows = limits.state_rows, .has_zones = pass_limits.zone_rows > 0},
+                {.max_rows = limits.state_rows,
+                 .has_zones = pass_limits.zone_rows > 0,
+                 .chunk_tokens = pass_limits.chunk_tokens},
                 num_q_heads, device) {
   planned_.reserve(static_cast<size_t>(pass_limits.max_seqs));
   tails_.reserve(static_cast<size_t>(limits.sizes.num_tails));

@@ -80,8 +80,8 @@ struct PrefillSpan {
 struct SelectInput {
   LayerId layer;
   TensorView q;           // bf16 [num_rows, num_q_heads, head_dim], after rope
-  QueryZones zones = {};  // decode: queries for keys of earlier chunks; a policy that scores keys
-                          // by `q` scores those by these
+  QueryZones zones = {};  // queries for keys of earlier chunks: in decode a policy that scores keys
+                          // by `q` scores those by these, in prefill `q` is that of the run's zone
   float scale = 1.0f;     // score = scale * q.k
   AttentionBatch batch;   // which rows belong to which sequence; prefill: of one sequence
   PrefillSpan span;       // prefill: that sequence's rows
@@ -128,6 +128,11 @@ class Policy {
   // enqueue depends only on the shapes of their input, and they accept rows of padding (kv_end 0,
   // block ids -1). Must hold for the prefill policy too, since it gets the keys of decode steps.
   virtual bool capturable() const { return false; }
+
+  // Whether it chooses as it should where queries differ by zones of keys: in decode by
+  // SelectInput::zones; in prefill each run of keys comes with the queries of its zone, and masks
+  // have no columns.
+  virtual bool knows_zones() const { return false; }
 
   // Bytes that `initialize` allocates for this many blocks of pool or host tier.
   virtual PolicyMemory memory(const KvLayout&, int32_t /*num_blocks*/, const PolicyLimits&) const {

@@ -33,6 +33,8 @@ struct PassLimits {
   int64_t max_draft_rows = 0;      // rows of a verify pass beside one of each sequence
   int64_t zone_rows = 0;           // rows whose state attention carries from zone to zone of keys
                                    // (QueryZones): all or none
+  int64_t chunk_tokens = 0;        // of keys that repeat their positions; 0: no row has zones
+  int64_t num_chunk_borders = 0;   // AttentionPass::chunk_borders
   bool has_states = false;         // sequences have recurrent states beside KV
 
   // Rows whose logits are computed.

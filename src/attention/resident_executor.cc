@@ -3,12 +3,13 @@
 
 namespace sluice {
 
-void ResidentExecutor::for_each_key_run(Stream&, const AttentionPass&, const PassPart& part,
+void ResidentExecutor::for_each_key_run(Stream&, const AttentionPass& pass, const PassPart& part,
                                         const KeyWalk& walk, const VisitKeys& visit) {
   visit({.kv = pool_.layer(walk.layer),
          .kv_begin = part.kv_begin,
          .kv_end = part.kv_end,
-         .block_table = part.block_table});
+         .block_table = part.block_table,
+         .end_pos = pass.spans[static_cast<size_t>(part.first_seq)].end_pos()});
 }
 
 void ResidentExecutor::walk(Stream& stream, const AttentionPass&, const PassPart& part,

@@ -14,8 +14,8 @@ namespace sluice {
 class ResidentExecutor final : public Executor {
  public:
   // REQUIRES: policies and pool outlive the executor.
-  ResidentExecutor(PolicyPair& policies, DevicePool& pool, SoftmaxState state)
-      : Executor(policies, pool.layout()), pool_(pool), state_(std::move(state)) {}
+  ResidentExecutor(PolicyPair& policies, DevicePool& pool, int64_t chunk_tokens, SoftmaxState state)
+      : Executor(policies, pool.layout(), chunk_tokens), pool_(pool), state_(std::move(state)) {}
 
   KvBlocksView write_target(const AttentionPass&, LayerId layer) override {
     return pool_.layer(layer);

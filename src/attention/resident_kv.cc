@@ -17,7 +17,7 @@ ResidentKv::ResidentKv(PolicyPair& policies, Device& device, Stream& compute,
       limits_(limits),
       policies_(policies),
       pool_(device, layout, num_blocks),
-      executor_(policies, pool_,
+      executor_(policies, pool_, limits.chunk_tokens,
                 SoftmaxState(device, limits.zone_rows, num_q_heads, layout.block.head_dim)) {
   sequences_.reserve(static_cast<size_t>(limits.max_seqs));
 }

@@ -20,6 +20,7 @@ struct KeyRun {
   TensorView kv_begin;     // i32 [1]: position of the first; a multiple of block_tokens
   TensorView kv_end;       // i32 [1]
   TensorView block_table;  // i32 [1, max_blocks]: blocks of `kv` from kv_begin on
+  int64_t end_pos = 0;     // kv_end, as the host knows it
   int32_t walk = 0;        // of the policy's num_walks over the keys of a window
 };
 
@@ -37,7 +38,8 @@ class TileScorer {
   // A policy gets all keys before `select`, in windows of this many rows, so that scores are never
   // kept for all rows of a pass. Per window: `score` for every run of keys up to the pass's end, in
   // ascending order, then `choose`. Windows ascend and begin at multiples of this number, counted
-  // from the span's begin; it is a multiple of the scope. Selections depend neither on the windows
+  // from the span's begin, and where queries differ by zones of keys at borders of chunks, too; it
+  // is a multiple of the scope. Selections depend neither on the windows
   // nor on the runs. 0: the policy scores nothing in this layer, or these rows attend to
   // everything; then only `select` is called. Depends on `layer` and `span` of the input alone,
   // since it is asked before the pass as well, to plan the loads of its keys.

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "attention/residency.h"
 #include "core/arena.h"
 #include "core/tensor_view.h"
 
@@ -34,12 +35,15 @@ struct PassArrays {
   TensorView logit_rows;   // i32 [num_seqs]: row of the pass that each token is sampled from
   TensorView sample_rows;  // SampleRow [num_seqs], as u8 [num_seqs, sizeof(SampleRow)]
   TensorView suppressed;   // i32 [num_seqs, kMaxEndTokenIds]: ids with probability 0; -1: unused
+  // The same in every pass.
+  TensorView chunk_borders;  // i32 [num_chunk_borders]; absent without them
 
   // Cuts the arrays for `num_rows` rows and `num_seqs` sequences and sampled tokens. Every array
   // shrinks with both numbers, so memory planned for the largest pass holds any pass.
-  static PassArrays cut(Arena& arena, int64_t num_rows, int64_t num_seqs, bool has_states);
-  // Bytes that `cut` takes of an arena, alignment included.
-  static size_t bytes(int64_t num_rows, int64_t num_seqs, bool has_states);
+  // `limits` says which arrays there are.
+  static PassArrays cut(Arena& arena, int64_t num_rows, int64_t num_seqs, const PassLimits& limits);
+  // Bytes that `cut` takes of an arena for the largest pass, alignment included.
+  static size_t bytes(const PassLimits& limits);
 };
 
 }  // namespace sluice

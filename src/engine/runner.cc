@@ -7,8 +7,7 @@
 namespace sluice {
 
 size_t Runner::memory_bytes(const PassLimits& limits, size_t residency_bytes) {
-  return residency_bytes +
-         PassArrays::bytes(limits.max_rows, limits.max_logit_rows(), limits.has_states) +
+  return residency_bytes + PassArrays::bytes(limits) +
          Sampler::result_bytes(limits.max_logit_rows()) +
          PromptScorer::memory_bytes(limits.max_seqs);
 }
@@ -23,9 +22,7 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
       follower_(parts.part_limit) {
   SLUICE_CHECK(parts.fixed_decode_shapes || parts.max_decode_graphs == 0);
   SLUICE_CHECK(limits.has_states == (parts.states != nullptr));
-  const size_t num_bytes =
-      parts.residency.array_bytes() +
-      PassArrays::bytes(limits.max_rows, limits.max_logit_rows(), limits.has_states);
+  const size_t num_bytes = parts.residency.array_bytes() + PassArrays::bytes(limits);
   host_memory_ = parts.device.allocate(num_bytes, MemoryKind::kPinned);
   device_memory_ = parts.device.allocate(num_bytes, MemoryKind::kDevice);
   rows_.reserve(static_cast<size_t>(limits.max_seqs));
@@ -241,12 +238,16 @@ void Runner::cut_arrays(const PassShape& shape, int64_t num_logit_rows) {
   Arena device(device_memory_.data(), device_memory_.size_bytes());
   parts_.residency.describe(shape, host, device, pass_);
   const int64_t num_seqs = std::max(shape.num_seqs, num_logit_rows);
-  host_ = PassArrays::cut(host, shape.num_rows, num_seqs, limits_.has_states);
-  device_ = PassArrays::cut(device, shape.num_rows, num_seqs, limits_.has_states);
+  host_ = PassArrays::cut(host, shape.num_rows, num_seqs, limits_);
+  device_ = PassArrays::cut(device, shape.num_rows, num_seqs, limits_);
   array_bytes_ = host.used_bytes();
   pass_.batch.row_begin = device_.row_begin.rows(0, shape.num_seqs + 1);
   pass_.batch.first_pos = device_.first_pos.rows(0, shape.num_seqs);
   pass_.kv_end = device_.kv_end.rows(0, shape.num_seqs);
+  pass_.chunk_borders = device_.chunk_borders;
+  for (int64_t i = 0; i < limits_.num_chunk_borders; ++i) {
+    host_.chunk_borders.data<int32_t>()[i] = static_cast<int32_t>(i * limits_.chunk_tokens);
+  }
 }
 
 void Runner::write_sequence(const StepMessage& message, size_t index, int64_t row_begin) {

@@ -51,7 +51,7 @@ class PolicyRig {
         max_tokens_(max_tokens),
         policies_(std::move(policies)),
         pool_(*device_, layout(block_tokens), kSeqs * blocks_per_seq()),
-        executor_(*policies_, pool_, SoftmaxState(*device_, 0, kQueryHeads, kHeadDim)) {
+        executor_(*policies_, pool_, 0, SoftmaxState(*device_, 0, kQueryHeads, kHeadDim)) {
     policies_->initialize(*device_, pool_.layout(), pool_.num_blocks(), limits(max_tokens, share));
   }
 

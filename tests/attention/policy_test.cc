@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "attention/executor.h"
@@ -147,6 +148,111 @@ TEST_F(PolicyTest, KeysAreScoredByWindowsAndRunsOfOneSequence) {
                        "score 512 0+256", "score 512 0+256", "choose 512 0+256", "score 512 256+44",
                        "score 512 256+44", "choose 512 256+44", "select 900", "score 0 0+256",
                        "score 0 0+256", "choose 0 0+256", "select 256"}));
+}
+
+// Scores windows of 512 rows; writes down which queries come with which keys.
+class ZonePolicy final : public Policy, public TileScorer {
+ public:
+  explicit ZonePolicy(std::vector<std::string>* calls)
+      : Policy("toy", Phase::kPrefill), calls_(calls) {}
+  SelectionRule rule(const KvBlockShape&) const override {
+    return {.form = SelectionForm::kTileMasks};
+  }
+  TileScorer* tile_scorer() override { return this; }
+  int32_t window_rows(const SelectInput&) const override { return 512; }
+  void score(Stream&, const SelectInput& input, const TileRows& window,
+             const KeyRun& run) override {
+    const bool is_far = input.q.bytes() == input.zones.far.bytes();
+    const bool is_before = input.q.bytes() == input.zones.before.bytes();
+    calls_->push_back(
+        fmt::format("rows {}+{} {}: {} to {} ({}) from block {} of {}", window.first, window.count,
+                    is_far      ? "far"
+                    : is_before ? "before"
+                                : "own",
+                    *run.kv_begin.data<int32_t>(), *run.kv_end.data<int32_t>(), run.end_pos,
+                    *run.block_table.data<int32_t>(), run.block_table.dim(1)));
+  }
+  void choose(Stream&, const SelectInput&, const TileRows&) override {
+    calls_->push_back("choose");
+  }
+  Selection select(Stream&, const SelectInput&) override { return {}; }
+
+ private:
+  std::vector<std::string>* calls_;
+};
+
+TensorView view_of(std::vector<int32_t>& numbers) {
+  return {reinterpret_cast<std::byte*>(numbers.data()), DType::kI32, {std::ssize(numbers)}};
+}
+
+// Chunks of 512 tokens in blocks of 128, and keys in two runs: tokens 0 to 1024, and to 1700.
+class TwoRuns final : public Executor {
+ public:
+  explicit TwoRuns(PolicyPair& policies)
+      : Executor(policies, {.num_layers = 1, .block = {.block_tokens = 128}}, 512) {}
+  KvBlocksView write_target(const AttentionPass&, LayerId) override { return {}; }
+  int64_t num_windows(const PrefillSpan& span) const {
+    return key_visits(LayerId(0), span).num_windows;
+  }
+
+ private:
+  KvBlocksView written(const AttentionPass&, LayerId) const override { return {}; }
+  void for_each_key_run(Stream&, const AttentionPass&, const PassPart&, const KeyWalk&,
+                        const VisitKeys& visit) override {
+    const TensorView ends = view_of(ends_);
+    const TensorView table = view_of(table_);
+    visit({.kv_begin = ends.rows(0, 1),
+           .kv_end = ends.rows(1, 1),
+           .block_table = table.rows(0, 8).reshape({1, 8}),
+           .end_pos = 1024});
+    visit({.kv_begin = ends.rows(1, 1),
+           .kv_end = ends.rows(2, 1),
+           .block_table = table.rows(8, 6).reshape({1, 6}),
+           .end_pos = 1700});
+  }
+  void walk(Stream&, const AttentionPass&, const PassPart&, const LayerInput&,
+            const Selection&) override {}
+
+  std::vector<int32_t> ends_ = {0, 1024, 1700};
+  std::vector<int32_t> table_ = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
+};
+
+// Windows end at borders of chunks, and each key comes once, with the queries of its zone.
+TEST_F(PolicyTest, KeysAreScoredWithTheQueriesOfTheirZone) {
+  std::vector<std::string> calls;
+  int num_decode = 0;
+  PolicyPair policies("toy", std::make_unique<ZonePolicy>(&calls),
+                      std::make_unique<LongListsPolicy>(Phase::kDecode, &num_decode));
+  TwoRuns executor(policies);
+  const Buffer memory = device_->allocate(64, MemoryKind::kDevice);
+  AttentionPass pass;
+  const TensorView numbers(memory.data(), DType::kI32, {4});
+  pass.kv_begin = pass.kv_end = pass.batch.first_pos = numbers.rows(0, 1);
+  pass.batch.row_begin = numbers.rows(0, 2);
+  pass.block_table = pass.block_ids = numbers.reshape({1, 4});
+  const PrefillSpan span{.first_pos = 896, .num_rows = 804, .prompt_end = 1700};
+  pass.spans = {&span, 1};
+  pass.batch.max_kv_tokens = 1700;
+  std::vector<int32_t> borders = {0, 512, 1024, 1536, 2048};
+  pass.chunk_borders = view_of(borders);
+  const auto queries = [&](int64_t at) {
+    return TensorView(memory.data() + at, DType::kBF16, {1, 1, 2});
+  };
+  executor.attend(*stream_, pass,
+                  {.layer = LayerId(0),
+                   .q = queries(0),
+                   .zones = {.before = queries(4), .far = queries(8), .chunk_tokens = 512}});
+  EXPECT_EQ(calls, (std::vector<std::string>{
+                       "rows 0+128 before: 0 to 512 (512) from block 0 of 8",
+                       "rows 0+128 own: 512 to 1024 (1024) from block 4 of 4",
+                       "rows 0+128 own: 1024 to 1700 (1700) from block 8 of 6", "choose",
+                       "rows 128+512 far: 0 to 512 (512) from block 0 of 8",
+                       "rows 128+512 before: 512 to 1024 (1024) from block 4 of 4",
+                       "rows 128+512 own: 1024 to 1700 (1700) from block 8 of 6", "choose",
+                       "rows 640+164 far: 0 to 1024 (1024) from block 0 of 8",
+                       "rows 640+164 before: 1024 to 1536 (1536) from block 8 of 6",
+                       "rows 640+164 own: 1536 to 1700 (1700) from block 12 of 2", "choose"}));
+  EXPECT_EQ(executor.num_windows(span), 3) << "as loads are planned";
 }
 
 TEST_F(PolicyTest, FullSelectsEverythingInBothPhases) {

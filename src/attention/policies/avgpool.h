@@ -21,6 +21,8 @@ class AvgPoolPolicy final : public ProbePolicy {
 
   // Errors: kInvalidArgument for options that are out of range or contradict each other.
   explicit AvgPoolPolicy(const SparseOptions& options);
+
+  bool knows_zones() const override { return true; }
 };
 
 }  // namespace sluice

@@ -27,6 +27,7 @@ class QuestPolicy final : public PageRulePolicy {
                       const PolicyLimits& limits) const override;
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                   const PolicyLimits& limits) override;
+  bool knows_zones() const override { return true; }
   // Summarises the pages: those of the prompt, and those that decode fills.
   void on_keys_written(Stream& stream, const WrittenKv& written) override;
   Selection select(Stream& stream, const SelectInput& input) override;

@@ -19,6 +19,8 @@ class StreamingPolicy final : public PageRulePolicy {
 
   StreamingPolicy(Phase phase, const SparseOptions& options);
 
+  // Prefill attention over lists has no zones on a GPU.
+  bool knows_zones() const override { return phase() == Phase::kDecode; }
   Selection select(Stream& stream, const SelectInput& input) override;
 };
 

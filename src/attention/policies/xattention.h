@@ -18,6 +18,8 @@ class XAttentionPolicy final : public ProbePolicy {
 
   // Errors: kInvalidArgument for options that are out of range or contradict each other.
   explicit XAttentionPolicy(const SparseOptions& options);
+
+  bool knows_zones() const override { return true; }
 };
 
 }  // namespace sluice

@@ -57,8 +57,8 @@ bool has_zones(const ModelConfig& config, int64_t max_model_len) {
   return config.dual_chunk.present() && max_model_len > config.dual_chunk.chunk_tokens();
 }
 
-// Errors: kInvalidArgument for blocks that do not divide a chunk; kUnsupported for prefill
-// policies, which choose by the queries of a row's own chunk alone.
+// Errors: kInvalidArgument for blocks that do not divide a chunk; kUnsupported for policies that
+// choose by the queries of a row's own chunk alone, and for the audit, which measures by them.
 void check_zones(const PlanInput& input, const EnginePlan& plan) {
   const int64_t chunk_tokens = input.config.dual_chunk.chunk_tokens();
   if (!has_zones(input.config, plan.max_model_len)) return;
@@ -70,13 +70,21 @@ void check_zones(const PlanInput& input, const EnginePlan& plan) {
          "{}",
          block.block_tokens, chunk_tokens, chunk_tokens);
   }
-  const Policy& prefill = input.policies.prefill();
-  if (!prefill.rule(block).selects()) return;
-  fail(ErrorCode::kUnsupported,
-       "sparse_policy '{}' does not choose by the queries of dual chunk attention in prefill yet; "
-       "take 'full' for prefill, as in 'full+quest', or a max_model_len of at most {} tokens, the "
-       "model's first chunk",
-       prefill.name(), chunk_tokens);
+  for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
+    if (!policy->rule(block).selects() || policy->knows_zones()) continue;
+    fail(
+        ErrorCode::kUnsupported,
+        "sparse_policy '{}' does not choose by the queries of dual chunk attention in {} yet; take "
+        "'full', 'xattention' or 'avgpool' for prefill and 'full', 'quest' or 'streaming' for "
+        "decode, or a max_model_len of at most {} tokens, the model's first chunk",
+        policy->name(), phase_name(policy->phase()), chunk_tokens);
+  }
+  if (input.policies.audit() == nullptr) return;
+  fail(
+      ErrorCode::kUnsupported,
+      "sparse_audit does not know the queries of dual chunk attention yet; leave it out, or take a "
+      "max_model_len of at most {} tokens, the model's first chunk",
+      chunk_tokens);
 }
 
 // What memory there is, the layout of KV and the lengths of requests: what no other size changes.
@@ -101,14 +109,16 @@ DraftLimits limits_of_drafts(const PlanInput& input) {
 
 // Sizes of passes for requests of up to `max_model_len`.
 PassSizes choose_passes(const PlanInput& input, const EnginePlan& plan, int64_t max_model_len) {
-  return choose_pass_sizes(input.options, input.traits(),
-                           {.kv_offload = plan.kv_offload,
-                            .block_tokens = plan.kv_layout.block.block_tokens,
-                            .max_model_len = max_model_len,
-                            .scope_tokens = input.policies.prefill().prefill_scope_tokens(),
-                            .draft_rows = limits_of_drafts(input).max_rows(),
-                            .has_zones = has_zones(input.config, plan.max_model_len),
-                            .has_states = input.config.states().present()});
+  return choose_pass_sizes(
+      input.options, input.traits(),
+      {.kv_offload = plan.kv_offload,
+       .block_tokens = plan.kv_layout.block.block_tokens,
+       .max_model_len = max_model_len,
+       .scope_tokens = input.policies.prefill().prefill_scope_tokens(),
+       .draft_rows = limits_of_drafts(input).max_rows(),
+       .zone_chunk_tokens =
+           has_zones(input.config, plan.max_model_len) ? input.config.dual_chunk.chunk_tokens() : 0,
+       .has_states = input.config.states().present()});
 }
 
 // What the policies must provide for.

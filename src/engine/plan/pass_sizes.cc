@@ -117,18 +117,22 @@ PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& trai
   // A decode pass has one row per sequence and draft, which may be more than a prefill pass has.
   const int64_t decode_rows = num_seqs + needs.draft_rows;
   const int64_t max_rows = std::max(pass_tokens, decode_rows);
+  const bool has_zones = needs.zone_chunk_tokens > 0;
   const bool has_graphs = traits.has_decode_shapes && !options.enforce_eager;
   return {
       .scheduler = choose_scheduler_limits(options, needs, pass_tokens),
       .decoder = {.max_rows = max_rows,
                   .max_logit_rows = decode_rows,
                   .row_tile = traits.row_tile,
-                  .has_zones = needs.has_zones},
+                  .has_zones = has_zones},
       .limits = {.max_rows = max_rows,
                  .max_seqs = num_seqs,
                  .max_blocks_per_seq = blocks_for_tokens(needs.max_model_len, needs.block_tokens),
                  .max_draft_rows = needs.draft_rows,
-                 .zone_rows = needs.has_zones && traits.zones_carry_state ? max_rows : 0,
+                 .zone_rows = has_zones && traits.zones_carry_state ? max_rows : 0,
+                 .chunk_tokens = needs.zone_chunk_tokens,
+                 .num_chunk_borders =
+                     has_zones ? needs.max_model_len / needs.zone_chunk_tokens + 2 : 0,
                  .has_states = needs.has_states},
       .min_watched_rows = traits.min_watched_rows,
       .fixed_decode_shapes = traits.has_decode_shapes,

@@ -31,10 +31,10 @@ struct PassNeeds {
   KvOffload kv_offload = KvOffload::kOff;  // not kAuto
   int32_t block_tokens = 0;
   int64_t max_model_len = 0;
-  int64_t scope_tokens = 1;  // of the prefill policy, attention/policy.h
-  int64_t draft_rows = 0;    // rows of a verify pass beside one of each sequence
-  bool has_zones = false;    // queries may differ by zones of keys
-  bool has_states = false;   // sequences have recurrent states
+  int64_t scope_tokens = 1;       // of the prefill policy, attention/policy.h
+  int64_t draft_rows = 0;         // rows of a verify pass beside one of each sequence
+  int64_t zone_chunk_tokens = 0;  // queries may differ by zones of keys: of a chunk; 0: they do not
+  bool has_states = false;        // sequences have recurrent states
 };
 
 // Errors: kInvalidArgument for a chunk that is longer than a pass, and for a chunk or pass that is

@@ -119,7 +119,6 @@ TEST_P(DualChunkEngine, WhatItCannotDoIsRefusedByName) {
   for (const char* policy : {"streaming", "streaming+quest", "streaming+full"}) {
     options.sparse.policy = policy;
     expect_refused(ErrorCode::kUnsupported, "sparse_policy 'streaming' does not choose by the");
-    expect_refused(ErrorCode::kUnsupported, "'full+quest'");
     options.max_model_len = kChunkTokens;
     EXPECT_NO_THROW(plan_memory(options));
     options = this->options();

@@ -91,6 +91,7 @@ class QuestWithoutZones final : public Policy {
   explicit QuestWithoutZones(std::unique_ptr<Policy> quest)
       : Policy("quest without zones", Phase::kDecode), quest_(std::move(quest)) {}
   SelectionRule rule(const KvBlockShape& block) const override { return quest_->rule(block); }
+  bool knows_zones() const override { return true; }
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
                       const PolicyLimits& limits) const override {
     return quest_->memory(layout, num_blocks, limits);

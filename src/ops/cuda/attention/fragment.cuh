@@ -118,12 +118,13 @@ __device__ inline const uint16_t* queries_of_row(const PrefillParams& p, const P
 class ZoneBorders {
  public:
   __device__ ZoneBorders() {}
-  // REQUIRES: the tile's run begins at a multiple of KV tiles, which divide a chunk.
-  __device__ ZoneBorders(const PrefillParams& p, const PrefillTile& tile, int32_t first_row)
+  // `first_token`: where the walk begins. REQUIRES: a multiple of KV tiles, which divide a chunk.
+  __device__ ZoneBorders(const PrefillParams& p, const PrefillTile& tile, int32_t first_row,
+                         int32_t first_token)
       : chunk_tokens_(p.chunk_tokens) {
     const int32_t position = tile.position(first_row, p.group);
     const int32_t before = position - position % chunk_tokens_ - chunk_tokens_;
-    const int32_t after_begin = chunk_begin(tile.kv_begin) + chunk_tokens_;
+    const int32_t after_begin = chunk_begin(first_token) + chunk_tokens_;
     next_ = max(before, after_begin);
   }
 

@@ -27,10 +27,10 @@ void check_supported(const AttentionArgs& args) {
          "place, one row a sequence or the device 'cpu'",
          pages->list.num_entries, pages->list.first_entry);
   }
-  if (args.zones.present() && !std::holds_alternative<AllTokens>(args.selection)) {
+  if (args.zones.present() && listed_in(args.selection) != nullptr) {
     fail(ErrorCode::kUnsupported,
-         "prefill attention on CUDA takes no selection where queries differ by zones of keys; "
-         "attend all tokens or use the device 'cpu'");
+         "prefill attention on CUDA takes no page lists where queries differ by zones of keys; "
+         "attend all tokens, take a mask or use the device 'cpu'");
   }
   // The kernels take the maximum before scaling, which a scale of 0 or less would invert.
   if (!(args.scale > 0.0f)) {

@@ -77,6 +77,17 @@ class SetTiles {
             .last = __reduce_max_sync(0xffffffffu, of.last)};
   }
 
+  // The number of set tiles from the one at `token` on. The whole warp calls it.
+  __device__ int32_t count_from(int32_t token, int32_t lane) const {
+    const int32_t first_tile = max(token, begin_) / kTileTokens;
+    int32_t count = 0;
+    for (int32_t word = first_tile / 32 + lane; word * kWordTokens < end_; word += 32) {
+      const uint32_t bits = words_[word] & bits_of_run(word);
+      count += __popc(word == first_tile / 32 ? bits & 0xffffffffu << first_tile % 32 : bits);
+    }
+    return __reduce_add_sync(0xffffffffu, count);
+  }
+
  private:
   // The bits of a word whose tiles have a token of [begin_, end_). REQUIRES: one has.
   __device__ uint32_t bits_of_run(int32_t word) const {

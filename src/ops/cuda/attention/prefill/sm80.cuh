@@ -164,7 +164,9 @@ __device__ __forceinline__ void attend_walk(const PrefillParams& p, const Prefil
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   [[maybe_unused]] ZoneBorders borders;
-  if constexpr (C::kZones) borders = ZoneBorders(p, tile, tile.first_row);
+  if constexpr (C::kZones) {
+    if (walk.present()) borders = ZoneBorders(p, tile, tile.first_row, walk.begin());
+  }
   for (; walk.present(); walk.advance()) {
     const int begin = walk.begin();
     wait_for_copies();
@@ -199,7 +201,12 @@ __device__ __forceinline__ void attend(const PrefillParams& p, const PrefillTile
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
 
-  copy_queries<C>(p, tile, shared, C::kZones ? tile.kv_begin - tile.kv_begin % p.chunk_tokens : 0);
+  int chunk_begin = 0;
+  if constexpr (C::kZones) {
+    const int first_token = walk.present() ? walk.begin() : tile.kv_begin;
+    chunk_begin = first_token - first_token % p.chunk_tokens;
+  }
+  copy_queries<C>(p, tile, shared, chunk_begin);
   begin_walk<C>(p, tile, walk, shared);
   RowPair rows = make_row_pair(p, tile, tile.first_row + warp * 16, lane);
   float o[C::kChannels / 2];
@@ -285,10 +292,14 @@ cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const PrefillSel
   return launch_kernel<C>(stream, prefill_kernel<C>, p);
 }
 
-// Zones take everything.
+// Zones take everything, or a mask.
 template <int kChannels, int kTileTokens, bool kFp8>
-cudaError_t launch_zones(cudaStream_t stream, const PrefillParams& p) {
+cudaError_t launch_zones(cudaStream_t stream, const PrefillParams& p,
+                         const PrefillSelection& selection) {
   using C = Config<kChannels, kTileTokens, kFp8, true>;
+  if (selection.mask != nullptr) {
+    return launch_kernel<C>(stream, prefill_tiles_kernel<C>, p, *selection.mask);
+  }
   return launch_kernel<C>(stream, prefill_kernel<C>, p);
 }
 
@@ -297,8 +308,8 @@ template <int kChannels, int kTileTokens>
 cudaError_t launch_element(cudaStream_t stream, const PrefillParams& p,
                            const PrefillSelection& selection) {
   if (p.chunk_tokens > 0) {
-    return p.is_fp8 ? launch_zones<kChannels, kTileTokens, true>(stream, p)
-                    : launch_zones<kChannels, kTileTokens, false>(stream, p);
+    return p.is_fp8 ? launch_zones<kChannels, kTileTokens, true>(stream, p, selection)
+                    : launch_zones<kChannels, kTileTokens, false>(stream, p, selection);
   }
   return p.is_fp8 ? launch<Config<kChannels, kTileTokens, true>>(stream, p, selection)
                   : launch<Config<kChannels, kTileTokens, false>>(stream, p, selection);

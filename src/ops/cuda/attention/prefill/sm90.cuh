@@ -155,12 +155,23 @@ __device__ __forceinline__ void take_over(const Consumer<C>& self, const Item& t
   rows.sum[1] = of_rows.w;
 }
 
+// Where the walk over an item needs other queries.
+template <typename C>
+__device__ __forceinline__ auto borders_of(const PrefillParams& p, const Item& tile,
+                                           int32_t first_row) {
+  if constexpr (C::kOverSet) {
+    return SetZoneBorders(p, tile, first_row);
+  } else {
+    return ZoneBorders(p, tile, first_row, tile.kv_begin);
+  }
+}
+
 // Replaces the warpgroup's queries where the walk comes to a border of zones. The products with the
 // old ones are complete: next_tile waits for its own. Cost: two or three times in a walk, the time
 // of a load, while the other warpgroup computes.
-template <typename C>
+template <typename C, typename Borders>
 __device__ __forceinline__ void pass_border(const Consumer<C>& self, const Item& tile,
-                                            ZoneBorders& borders, int token) {
+                                            Borders& borders, int token) {
   if (!borders.reaches(token)) return;
   self.meet();  // no warp's products read q any more
   copy_queries<C>(self.p, tile, tile.first_row + self.index * C::kGroupRows, self.thread, self.q,
@@ -191,7 +202,7 @@ __device__ __forceinline__ void attend_tiles(const Consumer<C>& self, const Item
     const auto sees_all = [](int, float(&)[C::kTileTokens / 2]) {};
     first_tile<C>(self, mask, rows, o, weights);
     if constexpr (C::kZones) {
-      ZoneBorders borders(self.p, tile, first_row);
+      auto borders = borders_of<C>(self.p, tile, first_row);
 #pragma unroll 1
       for (i = 1; i < num_own; ++i) {
         pass_border<C>(self, tile, borders, self.kv_begin + i * C::kTileTokens);
@@ -250,10 +261,13 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
   // The shuffle tells the compiler that the value is uniform in a warp, and addresses with it.
   const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
   const int thread = threadIdx.x % 128;
-  const auto begin_queries = [&](const PrefillTile& tile, int buffer) {
-    const int chunk_begin = C::kZones ? tile.kv_begin - tile.kv_begin % p.chunk_tokens : 0;
-    copy_queries<C>(p, tile, tile.first_row + index * C::kGroupRows, thread,
-                    shared.q[buffer][index], chunk_begin);
+  const auto begin_queries = [&](const Item& tile, int buffer) {
+    const int first_row = tile.first_row + index * C::kGroupRows;
+    int chunk_begin = 0;
+    if constexpr (C::kZones) {
+      chunk_begin = borders_of<C>(p, tile, first_row).chunk_begin(tile.kv_begin);
+    }
+    copy_queries<C>(p, tile, first_row, thread, shared.q[buffer][index], chunk_begin);
   };
   Item tile = make_item(range.begin);
   begin_queries(tile, 0);

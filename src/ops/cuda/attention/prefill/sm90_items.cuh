@@ -24,6 +24,39 @@ struct Item : PrefillTile {
   Part part = Part::kWhole;
   int32_t slot = 0;         // of a part: index of the split tile in handed_over
   int32_t first_block = 0;  // entry of the block table: the block at kv_begin
+  // With zones over a mask: where the visited tiles of the chunk before the rows' own, and those of
+  // their own, begin in the run in which visited tiles lie side by side.
+  int32_t before_at = 0;
+  int32_t own_at = 0;
+};
+
+// ZoneBorders of a walk over a mask, in positions of the run in which visited tiles lie side by
+// side. All rows of a tile lie in one query tile, hence in one chunk.
+class SetZoneBorders {
+ public:
+  __device__ SetZoneBorders(const PrefillParams& p, const Item& item, int32_t first_row)
+      : chunk_tokens_(p.chunk_tokens), before_at_(item.before_at), own_at_(item.own_at) {
+    const int32_t position = item.position(first_row, p.group);
+    own_begin_ = position - position % chunk_tokens_;
+    pass(item.kv_begin);
+  }
+
+  // The first token of a chunk in whose zone the tile at `at` lies: far chunks have one zone.
+  __device__ int32_t chunk_begin(int32_t at) const {
+    if (at >= own_at_) return own_begin_;
+    return own_begin_ - (at >= before_at_ ? chunk_tokens_ : 2 * chunk_tokens_);
+  }
+  __device__ bool reaches(int32_t at) const { return at >= next_; }
+  __device__ void pass(int32_t at) {
+    next_ = at >= own_at_ ? kNoToken : at >= before_at_ ? own_at_ : before_at_;
+  }
+
+ private:
+  int32_t chunk_tokens_;
+  int32_t before_at_;
+  int32_t own_at_;
+  int32_t own_begin_;
+  int32_t next_;
 };
 
 // Items [begin, end) of CTA `cta`, in launch order. Where there are parts, `cta` counts CTAs in the

@@ -9,8 +9,8 @@
 
 namespace sluice::cuda::sm90 {
 
-// Chooses the kernel: with lists, with a mask (and columns), with zones, with split tiles, or with
-// none of them.
+// Chooses the kernel: with lists, with a mask (and columns, or zones), with zones, with split
+// tiles, or with none of them.
 template <int kHeadDim, int kTileTokens>
 cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
                          const PrefillSelection& selection, const CUtensorMap& kv_map,
@@ -24,6 +24,10 @@ cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
   if (selection.columns != nullptr) {
     return launch<C, Shared<C>>(stream, prefill_columns_kernel<C>, p, p, *selection.mask,
                                 *selection.columns, kv_map, *column_map);
+  }
+  if (selection.mask != nullptr && p.chunk_tokens > 0) {
+    using Z = SetZoneConfig<kHeadDim, kTileTokens>;
+    return launch<Z, Shared<Z>>(stream, prefill_tiles_kernel<Z>, p, p, *selection.mask, kv_map);
   }
   if (selection.mask != nullptr) {
     return launch<C, Shared<C>>(stream, prefill_tiles_kernel<C>, p, p, *selection.mask, kv_map);

@@ -19,10 +19,11 @@ namespace sluice::cuda::sm90 {
 
 // Sizes of one instantiation. Two stages of K and V, and q twice, fit shared memory at head_dim 128
 // and tiles of 128 tokens; at 256 tiles of 64 tokens, and q once: 192 KiB.
-// kZones: queries differ by zones of keys.
+// kZones: queries differ by zones of keys. kOverSet: so they do over a mask (sm90_tiles.cuh).
 template <int kHeadDimValue, int kTileTokensValue, bool kZonesValue = false>
 struct Config {
   static constexpr bool kZones = kZonesValue;
+  static constexpr bool kOverSet = false;
   static constexpr int kHeadDim = kHeadDimValue;
   static constexpr int kTileTokens = kTileTokensValue;
   static constexpr int kStages = 2;

@@ -45,6 +45,12 @@ __device__ __forceinline__ void produce_all_set(const PrefillParams& p, const Pr
   }
 }
 
+// Zones over a mask.
+template <int kHeadDim, int kTileTokens>
+struct SetZoneConfig : Config<kHeadDim, kTileTokens, true> {
+  static constexpr bool kOverSet = true;
+};
+
 // A tile of rows and the run in which the tiles that it visits lie side by side, the last of them
 // in its own place. Whole warps.
 template <typename C>
@@ -52,7 +58,15 @@ __device__ __forceinline__ Item item_of_set(const PrefillParams& p, const Prefil
                                             int32_t index) {
   Item item{tile_at(p, index, C::kNumRows)};
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto [count, first, last] = SetTiles(p, mask, item, C::kNumRows).summary(lane);
+  const SetTiles set(p, mask, item, C::kNumRows);
+  const auto [count, first, last] = set.summary(lane);
+  if constexpr (C::kOverSet) {
+    const int32_t position = item.position(item.first_row, p.group);
+    const int32_t own_begin = position - position % p.chunk_tokens;
+    item.own_at = (last + 1 - set.count_from(own_begin, lane)) * kMaskTileTokens;
+    item.before_at =
+        (last + 1 - set.count_from(own_begin - p.chunk_tokens, lane)) * kMaskTileTokens;
+  }
   // A run in small blocks may begin inside a tile.
   const bool begins_inside = first == item.kv_begin / kMaskTileTokens;
   const int left_out = begins_inside ? item.kv_begin % kMaskTileTokens : 0;

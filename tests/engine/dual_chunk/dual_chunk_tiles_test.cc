@@ -1,0 +1,131 @@
+// Prefill policies that make tile masks, past the first chunk of dual chunk attention: the same
+// answers wherever KV is, however the prompt is cut and whatever runs beside it, alone and with a
+// decode policy that makes lists; in the first chunk those of the model without the key.
+//
+// Which queries score which keys is tested in tests/attention/policy_test.cc, attention under masks
+// against double precision in tests/ops/zones.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "engine/dual_chunk/dual_chunk_engine.h"
+#include "engine/llm_engine.h"
+#include "sluice/inspect.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_all_alike;
+using testing::expect_all_same;
+using testing::Job;
+using testing::jobs_of;
+using testing::kChunkTokens;
+using testing::run_engine;
+
+constexpr const char* kPolicies[] = {"xattention+full", "avgpool+full", "xattention+quest",
+                                     "sampled+full"};
+
+class DualChunkTiles : public testing::DualChunkTest {
+ protected:
+  void SetUp() override {
+    if (GetParam().kv != KvCacheDtype::kAuto) GTEST_SKIP() << "skipped: masks need keys in bf16";
+    DualChunkTest::SetUp();
+  }
+  EngineOptions sparse(const char* policy, bool has_key = true) const {
+    EngineOptions options = this->options(has_key);
+    options.kv.block_size = 128;
+    options.sparse.policy = policy;
+    options.sparse.threshold_tokens = 0;
+    options.sparse.tail_tokens = 0;
+    const std::string name = policy;
+    if (name == "avgpool+full") options.sparse.topk_tokens = 256;
+    if (name != "avgpool+full") options.sparse.coverage = 0.4;
+    if (name == "sampled+full") options.sparse.column_tokens = 0;
+    if (name.ends_with("quest")) options.sparse.topk_tokens = 64;
+    return options;
+  }
+};
+
+std::vector<Job> tile_jobs() {
+  return jobs_of({130, kChunkTokens + 1, 2 * kChunkTokens + 100, 4 * kChunkTokens - 30});
+}
+
+TEST_P(DualChunkTiles, MasksLeaveTilesOut) {
+  const std::vector<Job> jobs = jobs_of({900});
+  EngineOptions full = options();
+  full.kv.block_size = 128;
+  const float all = run_engine(full, jobs)[0].logprobs[0][0].logprob;
+  for (const char* policy : kPolicies) {
+    EXPECT_NE(run_engine(sparse(policy), jobs)[0].logprobs[0][0].logprob, all) << policy;
+  }
+}
+
+TEST_P(DualChunkTiles, TheFirstChunkHasTheBitsOfPlainAttention) {
+  const std::vector<Job> jobs = jobs_of({100, kChunkTokens - 20});
+  for (const char* policy : kPolicies) {
+    expect_all_same(run_engine(sparse(policy), jobs), run_engine(sparse(policy, false), jobs),
+                    policy);
+  }
+}
+
+TEST_P(DualChunkTiles, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
+  for (const char* policy : kPolicies) {
+    const EngineOptions options = sparse(policy);
+    const std::vector<RequestOutput> expected = run_engine(options, tile_jobs());
+    for (const KvOffload mode : {KvOffload::kChunked, KvOffload::kLayerwise}) {
+      for (const int32_t num_slots : {2, 5}) {
+        EngineOptions away = testing::with_offload(options, mode);
+        away.kv.num_slots = num_slots;
+        away.kv.slot_blocks = 1;
+        expect_all_alike(run_engine(away, tile_jobs()), expected, policy);
+      }
+    }
+    for (const int64_t rows : {128, 384, 1152}) {
+      EngineOptions cut = options;
+      cut.max_num_batched_tokens = rows;
+      expect_all_alike(run_engine(cut, tile_jobs()), expected, policy);
+    }
+    EngineOptions alone = options;
+    alone.max_num_seqs = 1;
+    expect_all_alike(run_engine(alone, tile_jobs()), expected, policy);
+  }
+}
+
+// Passes of the same rows, so that on a GPU, too, no bit may change.
+TEST_P(DualChunkTiles, PlacesChangeNoBit) {
+  for (const char* policy : kPolicies) {
+    EngineOptions options = sparse(policy);
+    options.enable_prefix_caching = false;
+    options.max_num_seqs = 1;
+    options.max_num_batched_tokens = 384;
+    const std::vector<RequestOutput> expected = run_engine(options, tile_jobs());
+    const EngineOptions away = testing::with_offload(options, KvOffload::kChunked);
+    expect_all_same(run_engine(away, tile_jobs()), expected, policy);
+    EngineOptions stay = away;
+    stay.kv.device_bytes = size_t{1} << 20;
+    expect_all_same(run_engine(stay, tile_jobs()), expected, policy);
+  }
+}
+
+TEST_P(DualChunkTiles, PoliciesWithColumnsOrLinesAreRefusedByName) {
+  for (const char* policy : {"minference+full", "flexprefill+full", "sampled+full"}) {
+    EngineOptions options = this->options();
+    options.kv.block_size = 128;
+    options.sparse.policy = policy;
+    try {
+      plan_memory(options);
+      ADD_FAILURE() << policy;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_NE(error.message().find("dual chunk attention in prefill yet"), std::string::npos)
+          << error.message();
+    }
+  }
+  EngineOptions audit = sparse("xattention+full");
+  audit.sparse.audit = true;
+  EXPECT_THROW(plan_memory(audit), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DualChunkTiles, testing::dual_chunk_cases(), testing::name_of);
+
+}  // namespace
+}  // namespace sluice
