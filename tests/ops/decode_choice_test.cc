@@ -59,14 +59,13 @@ TEST(DecodeChoice, Fp8TakesWindowsOrTheGeneralKernel) {
   }
 }
 
-// With zones of keys there is no wave; long lists are dealt as without.
-TEST(DecodeChoice, ZonesTakeEveryKernelButTheWave) {
+// Nor do zones of keys.
+TEST(DecodeChoice, ZonesTakeWindowsOrTheGeneralKernel) {
   for (const int32_t num_tokens : {1, 2304, 8192, 1 << 20}) {
     DecodeRound round = step(1, num_tokens);
     round.has_zones = true;
     EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << num_tokens;
-    const bool is_long = num_tokens >= 128 * 1024;
-    EXPECT_EQ(deals_listed_windows(round, {.page_tokens = 64, .max_pages = 16}), is_long);
+    EXPECT_FALSE(deals_listed_windows(round, {.page_tokens = 64, .max_pages = 16}));
     round.head_dim = 80;
     EXPECT_EQ(kernel_of(round), DecodeKernel::kGeneral) << num_tokens;
   }

@@ -65,7 +65,7 @@ MODELS = {
     "qwen3next-hybrid-experts6": ("qwen3_next", 3, 1, 32, False, None),
     "qwen35-hybrid-nested": ("qwen3_5", 6, 2, 24, False, None),
     "qwen35-hybrid-wide": ("qwen3_5_text", 2, 1, 256, True, None),
-    "qwen35-hybrid-yarn": ("qwen3_5_text", 3, 1, 64, True, YARN_ROPE),
+    "qwen35-hybrid-yarn": ("qwen3_5_text", 4, 2, 64, True, YARN_ROPE),
     "qwen35moe-hybrid-experts8": ("qwen3_5_moe", 5, 5, 16, False, None),
 }
 
@@ -97,7 +97,7 @@ OWN = {
     "qwen35-hybrid-nested": dict(num_hidden_layers=4, hidden_size=60, **delta(5, 5, 20, 12)),
     "qwen35-hybrid-wide": dict(num_hidden_layers=3, layer_types=["full_attention"] + 2 * ["linear_attention"],
                                **delta(1, 3, 32, 32)),
-    "qwen35-hybrid-yarn": dict(num_hidden_layers=3, layer_types=["full_attention", "linear_attention", "full_attention"],
+    "qwen35-hybrid-yarn": dict(num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2,
                                **delta(2, 4, 16, 16)),
     "qwen35moe-hybrid-experts8": dict(num_hidden_layers=4, num_experts=8, num_experts_per_tok=3,
                                       moe_intermediate_size=20, shared_expert_intermediate_size=28,

@@ -52,41 +52,6 @@ int64_t choose_max_model_len(const EngineOptions& options, const ModelConfig& co
   return asked;
 }
 
-// Whether requests may be longer than a chunk of dual chunk attention.
-bool has_zones(const ModelConfig& config, int64_t max_model_len) {
-  return config.dual_chunk.present() && max_model_len > config.dual_chunk.chunk_tokens();
-}
-
-// Errors: kInvalidArgument for blocks that do not divide a chunk; kUnsupported for policies that
-// choose by the queries of a row's own chunk alone, and for the audit, which measures by them.
-void check_zones(const PlanInput& input, const EnginePlan& plan) {
-  const int64_t chunk_tokens = input.config.dual_chunk.chunk_tokens();
-  if (!has_zones(input.config, plan.max_model_len)) return;
-  const KvBlockShape& block = plan.kv_layout.block;
-  if (chunk_tokens % block.block_tokens != 0 || chunk_tokens % kMaskTileTokens != 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "block_size is {}, but the chunks of the model's dual chunk attention have {} tokens, "
-         "which blocks must divide; choose a power of two that does, or a max_model_len of at most "
-         "{}",
-         block.block_tokens, chunk_tokens, chunk_tokens);
-  }
-  for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
-    if (!policy->rule(block).selects() || policy->knows_zones()) continue;
-    fail(
-        ErrorCode::kUnsupported,
-        "sparse_policy '{}' does not choose by the queries of dual chunk attention in {} yet; take "
-        "'full', 'xattention' or 'avgpool' for prefill and 'full', 'quest' or 'streaming' for "
-        "decode, or a max_model_len of at most {} tokens, the model's first chunk",
-        policy->name(), phase_name(policy->phase()), chunk_tokens);
-  }
-  if (input.policies.audit() == nullptr) return;
-  fail(
-      ErrorCode::kUnsupported,
-      "sparse_audit does not know the queries of dual chunk attention yet; leave it out, or take a "
-      "max_model_len of at most {} tokens, the model's first chunk",
-      chunk_tokens);
-}
-
 // What memory there is, the layout of KV and the lengths of requests: what no other size changes.
 // Errors: kInvalidArgument for a length past the model's, and for pages that do not fit the blocks.
 EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {

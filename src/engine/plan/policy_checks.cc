@@ -3,10 +3,43 @@
 
 #include <string>
 
+#include "attention/policy_names.h"
 #include "core/error.h"
 #include "engine/speculation/draft_limits.h"
 
 namespace sluice {
+namespace {
+
+// Errors: kUnsupported for policies that choose by the queries of a row's own chunk alone, for the
+// audit, which measures by them, and on GPUs for prefill policies, which were not run there.
+void check_zone_policies(const PlanInput& input, const KvBlockShape& block) {
+  const int64_t chunk_tokens = input.config.dual_chunk.chunk_tokens();
+  for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
+    if (!policy->rule(block).selects() || policy->knows_zones()) continue;
+    fail(
+        ErrorCode::kUnsupported,
+        "sparse_policy '{}' does not choose by the queries of dual chunk attention in {} yet; take "
+        "'full', 'xattention' or 'avgpool' for prefill and 'full', 'quest' or 'streaming' for "
+        "decode, or a max_model_len of at most {} tokens, the model's first chunk",
+        policy->name(), phase_name(policy->phase()), chunk_tokens);
+  }
+  const Policy& prefill = input.policies.prefill();
+  if (input.device.kind() == DeviceKind::kCuda && prefill.rule(block).selects()) {
+    fail(ErrorCode::kUnsupported,
+         "sparse_policy '{}' was not tried with dual chunk attention on a GPU yet; take 'full' for "
+         "prefill, as in 'full+quest', the device 'cpu', or a max_model_len of at most {} tokens, "
+         "the model's first chunk",
+         prefill.name(), chunk_tokens);
+  }
+  if (input.policies.audit() == nullptr) return;
+  fail(
+      ErrorCode::kUnsupported,
+      "sparse_audit does not know the queries of dual chunk attention yet; leave it out, or take a "
+      "max_model_len of at most {} tokens, the model's first chunk",
+      chunk_tokens);
+}
+
+}  // namespace
 
 // What a policy reads beside the options; a warning if no option names it.
 void add_policy_note(const EngineOptions& options, const PolicyPair& policies, EnginePlan& plan) {
@@ -33,6 +66,24 @@ void check_method(const EngineOptions& options, const PolicyPair& policies,
        "speculative_method '{}' drafts with the policy for decode, but sparse_policy is '{}', "
        "which attends to everything there; name one that selects, as in 'full+quest'",
        speculative_method_name(method), policies.name());
+}
+
+bool has_zones(const ModelConfig& config, int64_t max_model_len) {
+  return config.dual_chunk.present() && max_model_len > config.dual_chunk.chunk_tokens();
+}
+
+void check_zones(const PlanInput& input, const EnginePlan& plan) {
+  const int64_t chunk_tokens = input.config.dual_chunk.chunk_tokens();
+  if (!has_zones(input.config, plan.max_model_len)) return;
+  const KvBlockShape& block = plan.kv_layout.block;
+  if (chunk_tokens % block.block_tokens != 0 || chunk_tokens % kMaskTileTokens != 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "block_size is {}, but the chunks of the model's dual chunk attention have {} tokens, "
+         "which blocks must divide; choose a power of two that does, or a max_model_len of at most "
+         "{}",
+         block.block_tokens, chunk_tokens, chunk_tokens);
+  }
+  check_zone_policies(input, block);
 }
 
 }  // namespace sluice

@@ -27,6 +27,7 @@ constexpr const char* kPolicies[] = {"xattention+full", "avgpool+full", "xattent
 class DualChunkTiles : public testing::DualChunkTest {
  protected:
   void SetUp() override {
+    if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: refused on a GPU, where it was not run";
     if (GetParam().kv != KvCacheDtype::kAuto) GTEST_SKIP() << "skipped: masks need keys in bf16";
     DualChunkTest::SetUp();
   }

@@ -110,7 +110,9 @@ TEST_P(HybridDrafts, TheAutomaticLengthChangesNoBit) {
     const bool is_ngram = method == SpeculativeMethod::kNgram;
     const auto engine =
         make_engine(options(method, std::nullopt), is_ngram ? known().source(most) : nullptr);
-    EXPECT_GT(expect_same(*engine, "automatic").num_draft_tokens, 0);
+    const int64_t num_drafts = expect_same(*engine, "automatic").num_draft_tokens;
+    // A step of a tiny model costs a GPU as much as a draft does, and none is made.
+    if (testing::testing_cpu()) EXPECT_GT(num_drafts, 0);
   }
 }
 

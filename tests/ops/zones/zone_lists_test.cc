@@ -163,8 +163,8 @@ TEST(ZoneListsTest, AListOfAllPagesIsNoList) {
   }
 }
 
-// Contexts for which a GPU deals the windows of a list to warps. With a page in every window a warp
-// gets windows of two zones, one after the other.
+// Contexts for which a GPU deals the windows of a list without zones to warps, with a page in some
+// windows and in all.
 TEST(ZoneListsTest, LongListsMatchTheFormulaWhereverPagesLie) {
   const Chunks chunks{.chunk_tokens = 1024, .chunk_size = 1280, .factor_from = 1200};
   for (const int32_t head_dim : {64, 128}) {
@@ -181,7 +181,7 @@ TEST(ZoneListsTest, LongListsMatchTheFormulaWhereverPagesLie) {
       const std::vector<BFloat16> wide = many.in_blocks();
       EXPECT_LT(many.error_of(wide), tolerance_of(shape));
       EXPECT_EQ(bits_of(many.side_by_side(1000)), bits_of(wide));
-      EXPECT_EQ(bits_of(many.side_by_side(300)), bits_of(wide)) << "windows that are not dealt";
+      EXPECT_EQ(bits_of(many.side_by_side(300)), bits_of(wide));
     }
   }
 }
