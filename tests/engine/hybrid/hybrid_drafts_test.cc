@@ -47,13 +47,6 @@ using testing::tiny_options;
 using testing::Tokens;
 using testing::whole;
 
-std::vector<std::string> hybrids() {
-  std::vector<std::string> names = testing::tiny_model_names();
-  std::erase_if(names,
-                [](const std::string& name) { return name.find("-hybrid") == std::string::npos; });
-  return names;
-}
-
 class HybridDrafts : public ::testing::TestWithParam<std::string> {
  protected:
   const std::string& model() const { return GetParam(); }
@@ -72,7 +65,7 @@ class HybridDrafts : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, HybridDrafts, ::testing::ValuesIn(hybrids()),
+INSTANTIATE_TEST_SUITE_P(Models, HybridDrafts, ::testing::ValuesIn(testing::hybrids()),
                          [](const auto& made) {
                            std::string name = made.param;
                            for (char& c : name) c = c == '-' ? '_' : c;
@@ -112,7 +105,9 @@ TEST_P(HybridDrafts, TheAutomaticLengthChangesNoBit) {
         make_engine(options(method, std::nullopt), is_ngram ? known().source(most) : nullptr);
     const int64_t num_drafts = expect_same(*engine, "automatic").num_draft_tokens;
     // A step of a tiny model costs a GPU as much as a draft does, and none is made.
-    if (testing::testing_cpu()) EXPECT_GT(num_drafts, 0);
+    if (testing::testing_cpu()) {
+      EXPECT_GT(num_drafts, 0);
+    }
   }
 }
 

@@ -44,13 +44,6 @@ using testing::run_jobs;
 using testing::sampled;
 using testing::tiny_options;
 
-// Those that the device under test runs.
-std::vector<std::string> hybrids() {
-  std::vector<std::string> names = testing::tiny_model_names();
-  std::erase_if(names, [](const std::string& name) { return !contains(name, "-hybrid"); });
-  return names;
-}
-
 constexpr const char* kModel = "qwen35-hybrid-nested";  // 3 linear layers and a full one
 
 std::filesystem::path path_of(const std::string& model) {
@@ -70,7 +63,7 @@ std::vector<Job> make_jobs() {
 
 class Hybrids : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Models, Hybrids, ::testing::ValuesIn(hybrids()), [](const auto& made) {
+INSTANTIATE_TEST_SUITE_P(Models, Hybrids, ::testing::ValuesIn(testing::hybrids()), [](const auto& made) {
   std::string name = made.param;
   for (char& c : name) c = c == '-' ? '_' : c;
   return name;
@@ -216,7 +209,7 @@ TEST(Hybrid, LateMasksChangeNoBit) {
 // ---- Memory and options -----------------------------------------------------------------------
 
 TEST(Hybrid, WhatIsTakenIsWhatWasPlanned) {
-  for (const std::string& model : hybrids()) {
+  for (const std::string& model : testing::hybrids()) {
     LlmEngine engine(tiny_options(model), {.device = testing::make_test_device()});
     EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
               engine.plan().memory.device_used_bytes());
