@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/hybrid/hybrid_prompts.h"
 #include "engine/llm_engine.h"
 #include "io/expect_error.h"
 #include "io/file.h"
@@ -63,11 +64,12 @@ std::vector<Job> make_jobs() {
 
 class Hybrids : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Models, Hybrids, ::testing::ValuesIn(testing::hybrids()), [](const auto& made) {
-  std::string name = made.param;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Hybrids, ::testing::ValuesIn(testing::hybrids()),
+                         [](const auto& made) {
+                           std::string name = made.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
 
 TEST_P(Hybrids, ChunksBatchesThreadsAndThePlaceOfKvChangeNoBit) {
   const std::vector<Job> jobs = make_jobs();
