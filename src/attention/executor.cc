@@ -146,8 +146,8 @@ void Executor::score_windows(Stream& stream, const AttentionPass& pass, const Pa
 
 // Shows a run of keys from begin_pos on to the prefill policy: as it is, or, where queries differ
 // by zones of keys, the part in each zone with the zone's queries. These are the queries of
-// attention itself, so scores are those of the keys that a mask leaves out. Parts end at the run's
-// ends or at borders of chunks, whose positions are on the device already.
+// attention itself, so a tile's mass is that which attention gives it. Parts end at the run's ends
+// or at borders of chunks, whose positions are on the device already.
 void Executor::score_run(Stream& stream, const TensorView& borders, const SelectInput& input,
                          const TileRows& window, const KeyRun& run, int64_t begin_pos) {
   TileScorer& scorer = *policies_.prefill().tile_scorer();

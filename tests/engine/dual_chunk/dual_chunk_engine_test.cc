@@ -2,7 +2,7 @@
 // without the key, bit for bit; past it they differ, and are the same wherever KV is, however the
 // prompt is cut, whatever runs beside it, with drafts and from the prefix cache.
 //
-// The arithmetic itself is tested against double precision in tests/ops/dual_chunk_test.cc.
+// The arithmetic itself is tested against double precision in tests/ops/zones.
 #include "engine/dual_chunk/dual_chunk_engine.h"
 
 #include <gtest/gtest.h>
