@@ -211,6 +211,8 @@ class ZoneRig {
       table.push_back(token % problem_.num_stored / args.kv.shape.block_tokens);
     }
     args.block_table = machine_.tensor(table, {1, static_cast<int64_t>(table.size())});
+    // A run has no more blocks than there are: of a sequence that repeats, each counts as often.
+    args.kv.num_blocks = std::max(args.kv.num_blocks, static_cast<int32_t>(table.size()));
     args.first = begin == 0;
     args.last = end == problem_.num_tokens;
     return args;
