@@ -39,10 +39,10 @@ class TileScorer {
   // kept for all rows of a pass. Per window: `score` for every run of keys up to the pass's end, in
   // ascending order, then `choose`. Windows ascend and begin at multiples of this number, counted
   // from the span's begin, and where queries differ by zones of keys at borders of chunks, too; it
-  // is a multiple of the scope. Selections depend neither on the windows
-  // nor on the runs. 0: the policy scores nothing in this layer, or these rows attend to
-  // everything; then only `select` is called. Depends on `layer` and `span` of the input alone,
-  // since it is asked before the pass as well, to plan the loads of its keys.
+  // is a multiple of the scope. Selections depend neither on the windows nor on the runs. 0: the
+  // policy scores nothing in this layer, or these rows attend to everything; then only `select` is
+  // called. Depends on `layer` and `span` of the input alone, since it is asked before the pass as
+  // well, to plan the loads of its keys.
   virtual int32_t window_rows(const SelectInput&) const = 0;
   virtual void score(Stream&, const SelectInput&, const TileRows& window, const KeyRun&) = 0;
   virtual void choose(Stream&, const SelectInput&, const TileRows& window) = 0;

@@ -1,8 +1,12 @@
 // Ranks that end passes at one part, whoever is late: counts of threads, without a device.
 #include "device/host/part_limit.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <random>
+#include <span>
 #include <thread>
 #include <vector>
 

@@ -5,7 +5,7 @@
 // that one waiting. So the first rank allows parts, a few ahead of its own; the others enqueue what
 // is allowed. To cancel, it allows no more, and all ranks leave the pass after the newest part that
 // was. Parts are counted over all such passes, so a count needs no number of the pass. Cost: one
-// store a part; another rank polls when it is more than kPartsAhead parts ahead of the first.
+// store a part; another rank polls while it is kPartsAhead parts ahead of the first.
 // Thread rule: as said at each function.
 #pragma once
 

@@ -1,6 +1,7 @@
 // The parts of a rank in order, and its passes.
 #include "engine/stations/rank.h"
 
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -144,6 +145,9 @@ std::optional<std::span<const SampledToken>> Rank::run(const Batch& batch, const
                             "them again, or find the first layer at fault with `sluice trace`",
                             error.message()),
                 front_.model_path());
+  } catch (const std::exception& error) {  // of a callback of the watch
+    if (seat_.group != nullptr) seat_.group->fail(seat_.shard.rank, error.what());
+    throw;
   }
 }
 

@@ -64,7 +64,8 @@ class Rank {
   // cancelled.
   const StepMessage& describe(const Batch& batch, const KvTables& tables,
                               std::vector<ExpectedSequence> expected, bool is_watched = false);
-  // As Runner::run. Errors also: kModel for logits that are not finite.
+  // As Runner::run. Errors also: kModel for logits that are not finite. What a callback of the
+  // watch throws ends the pass of this rank, and so the work of all ranks.
   std::optional<std::span<const SampledToken>> run(const Batch& batch, const KvTables& tables,
                                                    std::vector<ExpectedSequence> expected = {},
                                                    const PassWatch* watch = nullptr);

@@ -64,6 +64,43 @@ inline std::vector<Job> jobs_of(std::initializer_list<int64_t> lengths) {
   return jobs;
 }
 
+// Wherever KV is. Passes have the same rows, so that on a GPU, too, no bit may change.
+inline void expect_places_change_no_bit(EngineOptions options) {
+  options.enable_prefix_caching = false;
+  options.max_num_seqs = 1;
+  options.max_num_batched_tokens = 192;
+  const std::vector<Job> jobs = jobs_of({kChunkTokens - 5, 2 * kChunkTokens - 3, 900});
+  for (const int32_t block_tokens : {16, 64}) {
+    options.kv.block_size = block_tokens;
+    const std::vector<RequestOutput> expected = run_engine(options, jobs);
+    EngineOptions eager = options;
+    eager.enforce_eager = true;
+    expect_all_same(run_engine(eager, jobs), expected, "eager");
+    for (const KvOffload mode : {KvOffload::kChunked, KvOffload::kLayerwise}) {
+      const EngineOptions away = with_offload(options, mode);
+      expect_all_same(run_engine(away, jobs), expected, "away");
+      EngineOptions slots = away;
+      slots.kv.num_slots = 5;
+      expect_all_same(run_engine(slots, jobs), expected, "slots");
+      slots.kv.slot_blocks = 3;
+      expect_all_same(run_engine(slots, jobs), expected, "slots of three blocks");
+      EngineOptions stay = away;
+      stay.kv.device_bytes = size_t{1} << 20;
+      expect_all_same(run_engine(stay, jobs), expected, "blocks stay");
+    }
+  }
+}
+
+// A conversation of which the first prompt has 600 tokens.
+struct TwoTurns {
+  std::vector<Job> first = jobs_of({600});
+  std::vector<Job> second = {{first[0].prompt, sampled(20, 9)}};
+
+  TwoTurns() {
+    for (const int32_t token : random_tokens(100, 3)) second[0].prompt.push_back(token);
+  }
+};
+
 class DualChunkTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {

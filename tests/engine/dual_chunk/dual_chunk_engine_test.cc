@@ -20,9 +20,7 @@ using testing::expect_all_same;
 using testing::Job;
 using testing::jobs_of;
 using testing::kChunkTokens;
-using testing::random_tokens;
 using testing::run_engine;
-using testing::sampled;
 
 class DualChunkEngine : public testing::DualChunkTest {};
 
@@ -65,44 +63,16 @@ TEST_P(DualChunkEngine, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
   expect_all_alike(run_engine(drafts, jobs), expected, "drafts");
 }
 
-// Passes of the same rows, so that on a GPU, too, no bit may change.
-TEST_P(DualChunkEngine, PlacesChangeNoBit) {
-  for (const int32_t block_tokens : {16, 64}) {
-    EngineOptions options = this->options();
-    options.kv.block_size = block_tokens;
-    options.enable_prefix_caching = false;
-    options.max_num_seqs = 1;
-    options.max_num_batched_tokens = 192;
-    const std::vector<Job> jobs = jobs_of({kChunkTokens - 5, 2 * kChunkTokens - 3, 900});
-    const std::vector<RequestOutput> expected = run_engine(options, jobs);
-    EngineOptions eager = options;
-    eager.enforce_eager = true;
-    expect_all_same(run_engine(eager, jobs), expected, "eager");
-    for (const KvOffload mode : {KvOffload::kChunked, KvOffload::kLayerwise}) {
-      const EngineOptions away = testing::with_offload(options, mode);
-      expect_all_same(run_engine(away, jobs), expected, "away");
-      EngineOptions slots = away;
-      slots.kv.num_slots = 5;
-      expect_all_same(run_engine(slots, jobs), expected, "slots");
-      EngineOptions stay = away;
-      stay.kv.device_bytes = size_t{1} << 20;
-      expect_all_same(run_engine(stay, jobs), expected, "blocks stay");
-    }
-  }
-}
+TEST_P(DualChunkEngine, PlacesChangeNoBit) { testing::expect_places_change_no_bit(options()); }
 
 TEST_P(DualChunkEngine, SecondTurnsFindTheirPrefix) {
   const EngineOptions options = this->options();
   LLM llm(options);
-  const std::vector<Job> first = jobs_of({600});
-  testing::run_jobs(llm, first);
-  std::vector<int32_t> prompt = first[0].prompt;
-  const std::vector<int32_t> more = random_tokens(100, 3);
-  prompt.insert(prompt.end(), more.begin(), more.end());
-  const std::vector<Job> second = {{prompt, sampled(20, 9)}};
-  const std::vector<RequestOutput> warm = testing::run_jobs(llm, second);
+  const testing::TwoTurns turns;
+  testing::run_jobs(llm, turns.first);
+  const std::vector<RequestOutput> warm = testing::run_jobs(llm, turns.second);
   EXPECT_GE(warm[0].num_cached_tokens, 560);
-  expect_all_alike(warm, run_engine(options, second), "warm");
+  expect_all_alike(warm, run_engine(options, turns.second), "warm");
 }
 
 TEST_P(DualChunkEngine, WhatItCannotDoIsRefusedByName) {

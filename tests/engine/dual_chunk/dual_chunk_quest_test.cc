@@ -20,10 +20,8 @@ using testing::expect_all_same;
 using testing::Job;
 using testing::jobs_of;
 using testing::kChunkTokens;
-using testing::random_tokens;
 using testing::run_engine;
 using testing::run_jobs;
-using testing::sampled;
 
 constexpr int32_t kPageTokens = 16;
 constexpr int32_t kListPages = 8;  // 4 of top-k, a sink, window, the row's own
@@ -179,31 +177,8 @@ TEST_P(DualChunkQuest, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
   }
 }
 
-// Passes of the same rows, so that on a GPU, too, no bit may change.
 TEST_P(DualChunkQuest, PlacesChangeNoBit) {
-  for (const int32_t block_tokens : {16, 64}) {
-    EngineOptions options = with_quest(this->options());
-    options.kv.block_size = block_tokens;
-    options.enable_prefix_caching = false;
-    options.max_num_seqs = 1;
-    options.max_num_batched_tokens = 192;
-    const std::vector<Job> jobs = jobs_of({kChunkTokens - 5, 2 * kChunkTokens - 3, 900});
-    const std::vector<RequestOutput> expected = run_engine(options, jobs);
-    EngineOptions eager = options;
-    eager.enforce_eager = true;
-    expect_all_same(run_engine(eager, jobs), expected, "eager");
-    for (const KvOffload mode : {KvOffload::kChunked, KvOffload::kLayerwise}) {
-      const EngineOptions away = testing::with_offload(options, mode);
-      expect_all_same(run_engine(away, jobs), expected, "away");
-      EngineOptions slots = away;
-      slots.kv.num_slots = 5;
-      slots.kv.slot_blocks = 3;
-      expect_all_same(run_engine(slots, jobs), expected, "slots");
-      EngineOptions stay = away;
-      stay.kv.device_bytes = size_t{1} << 20;
-      expect_all_same(run_engine(stay, jobs), expected, "blocks stay");
-    }
-  }
+  testing::expect_places_change_no_bit(with_quest(options()));
 }
 
 // Steps replayed as graphs, and steps with hot pages: a graph may be older than its rows' chunk.
@@ -242,15 +217,11 @@ TEST_P(DualChunkQuest, DraftsOfListsChangeNoText) {
 TEST_P(DualChunkQuest, SecondTurnsFindTheirPrefix) {
   const EngineOptions options = with_quest(this->options());
   LLM llm(options);
-  const std::vector<Job> first = jobs_of({600});
-  run_jobs(llm, first);
-  std::vector<int32_t> prompt = first[0].prompt;
-  const std::vector<int32_t> more = random_tokens(100, 3);
-  prompt.insert(prompt.end(), more.begin(), more.end());
-  const std::vector<Job> second = {{prompt, sampled(20, 9)}};
-  std::vector<RequestOutput> warm = run_jobs(llm, second);
+  const testing::TwoTurns turns;
+  run_jobs(llm, turns.first);
+  std::vector<RequestOutput> warm = run_jobs(llm, turns.second);
   EXPECT_GE(warm[0].num_cached_tokens, 560);
-  std::vector<RequestOutput> cold = run_engine(options, second);
+  std::vector<RequestOutput> cold = run_engine(options, turns.second);
   if (!testing::testing_cpu()) {  // only prefill, which reads everything, can be compared there
     for (std::vector<RequestOutput>* outputs : {&warm, &cold}) {
       outputs->front().token_ids.resize(1);

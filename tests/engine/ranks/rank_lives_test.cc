@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -207,6 +208,16 @@ TEST_F(RankCancels, AtEachPartOfAPass) {
       EXPECT_GT(num_calls, 2) << "parts of the passes";
     }
   }
+}
+
+// The first rank leaves its pass alone: no other waits for it, and no further pass begins.
+TEST_F(RankCancels, ACallbackThatThrowsEndsAll) {
+  const auto engine = make(rank_options(2));
+  const PassWatch watch{.on_progress = [](int64_t) { throw std::runtime_error("no terminal"); },
+                        .should_cancel = {}};
+  engine->add_request(random_tokens(200, 1), sampled(4, 1));
+  EXPECT_THROW(engine->step(&watch), std::runtime_error);
+  expect_error_with(ErrorCode::kDevice, [&] { engine->step(); }, {"rank 0 of 2", "no terminal"});
 }
 
 // In the middle of passes: the first rank's step names it, and no thread stays.
