@@ -59,13 +59,14 @@ TEST(DecodeChoice, Fp8TakesWindowsOrTheGeneralKernel) {
   }
 }
 
-// Nor do zones of keys.
-TEST(DecodeChoice, ZonesTakeWindowsOrTheGeneralKernel) {
+// With zones of keys there is no wave; long lists are dealt as without.
+TEST(DecodeChoice, ZonesTakeEveryKernelButTheWave) {
   for (const int32_t num_tokens : {1, 2304, 8192, 1 << 20}) {
     DecodeRound round = step(1, num_tokens);
     round.has_zones = true;
     EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << num_tokens;
-    EXPECT_FALSE(deals_listed_windows(round, {.page_tokens = 64, .max_pages = 16}));
+    const bool is_long = num_tokens >= 128 * 1024;
+    EXPECT_EQ(deals_listed_windows(round, {.page_tokens = 64, .max_pages = 16}), is_long);
     round.head_dim = 80;
     EXPECT_EQ(kernel_of(round), DecodeKernel::kGeneral) << num_tokens;
   }

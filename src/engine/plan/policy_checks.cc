@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// Errors: kUnsupported for policies that choose by the queries of a row's own chunk alone, for the
-// audit, which measures by them, and on GPUs for prefill policies, which were not run there.
+// Errors: kUnsupported for policies that choose by the queries of a row's own chunk alone, and for
+// the audit, which measures by them.
 void check_zone_policies(const PlanInput& input, const KvBlockShape& block) {
   const int64_t chunk_tokens = input.config.dual_chunk.chunk_tokens();
   for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
@@ -22,14 +22,6 @@ void check_zone_policies(const PlanInput& input, const KvBlockShape& block) {
         "'full', 'xattention' or 'avgpool' for prefill and 'full', 'quest' or 'streaming' for "
         "decode, or a max_model_len of at most {} tokens, the model's first chunk",
         policy->name(), phase_name(policy->phase()), chunk_tokens);
-  }
-  const Policy& prefill = input.policies.prefill();
-  if (input.device.kind() == DeviceKind::kCuda && prefill.rule(block).selects()) {
-    fail(ErrorCode::kUnsupported,
-         "sparse_policy '{}' was not tried with dual chunk attention on a GPU yet; take 'full' for "
-         "prefill, as in 'full+quest', the device 'cpu', or a max_model_len of at most {} tokens, "
-         "the model's first chunk",
-         prefill.name(), chunk_tokens);
   }
   if (input.policies.audit() == nullptr) return;
   fail(

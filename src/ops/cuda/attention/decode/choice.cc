@@ -52,7 +52,7 @@ DecodeChoice choose_decode_kernel(const DecodeRound& round, const DecodeGpu& gpu
 
 bool deals_listed_windows(const DecodeRound& call, const DecodeLists& lists) {
   if (lists.page_tokens == 0 || !lists.is_whole || !is_fast(call)) return false;
-  if (call.is_fp8 || call.has_zones || call.group > 8) return false;
+  if (call.is_fp8 || call.group > 8) return false;
   if (call.window_tokens != kMaxWindowTokens) return false;
   if (kMaxWindowTokens % lists.page_tokens != 0) return false;
   const int64_t listed_tokens = int64_t{lists.max_pages} * lists.page_tokens;

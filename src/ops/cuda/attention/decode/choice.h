@@ -44,7 +44,7 @@ struct DecodeRound {
   bool has_lists = false;     // of pages
   bool deals_listed = false;  // deals_listed_windows says so
   bool is_fp8 = false;        // KV in e4m3, which kWindows and kGeneral alone read
-  bool has_zones = false;     // queries differ by zones of keys, which the same two alone know
+  bool has_zones = false;     // queries differ by zones of keys, which kWave does not know
 };
 
 struct DecodeGpu {

@@ -283,9 +283,33 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
   }
 }
 
+// The queries of a dealt window.
+template <bool kZones>
+__device__ __forceinline__ const uint16_t* queries_of(const DecodeParams& p, const DecodeRow& row,
+                                                      const ListedWindow& window) {
+  if constexpr (kZones) {
+    return queries_of_window(p, row, row.kv_begin + window.index * kMaxWindowTokens);
+  } else {
+    return p.q;
+  }
+}
+
+// Replaces a warp's queries where its next window lies in another zone: at most twice, since a
+// warp's windows ascend. Waits for the tiles in flight, too; copies after it are counted as before.
+template <typename C>
+__device__ __forceinline__ void replace_queries(const uint16_t* source, int32_t num_heads,
+                                                int32_t lane, Ring<C>& ring, Queries<C>& queries) {
+  __syncwarp();  // all lanes have loaded the last ones
+  copy_rows<C, C::kHeads>(source, num_heads, lane, ring.queries);
+  end_of_copies();
+  wait_for_copies_but<0>();
+  __syncwarp();
+  load_queries(ring.queries, lane, queries);
+}
+
 // grid: blocks of a list x KV heads x sequences of the round. Warps of a block take its windows in
 // turn and do not synchronise after `locate`.
-template <typename C, Pages kPages>
+template <typename C, Pages kPages, bool kZones>
 __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
     decode_listed_windows(const DecodeParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -301,8 +325,11 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
   if (row.row < 0) return;
   const Share share = deal(p, list, place, dealt);
   if (share.count == 0) return;
-  copy_rows<C, C::kHeads>(p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim,
-                          place.num_heads, lane, ring.queries);
+  const int64_t first_query = (row.row * p.num_q_heads + place.first_head) * C::kHeadDim;
+  // Warps without a window have those of the last one, and do not use them.
+  copy_rows<C, C::kHeads>(
+      queries_of<kZones>(p, row, dealt.windows[min(warp, share.count - 1)]) + first_query,
+      place.num_heads, lane, ring.queries);
   locate<C, kPages>(p, row, place, share, dealt);
   Tiles<C, kPages> tiles(p, dealt, share, ring);
 #pragma unroll
@@ -315,6 +342,12 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
   for (int32_t i = warp; i < share.count; i += kWarps) {
     const ListedWindow& window = dealt.windows[i];
     const uint32_t listed = window.tiles;
+    if constexpr (kZones) {
+      const uint16_t* of_zone = queries_of<true>(p, row, window);
+      if (i > warp && of_zone != queries_of<true>(p, row, dealt.windows[i - kWarps])) {
+        replace_queries<C>(of_zone + first_query, place.num_heads, lane, ring, queries);
+      }
+    }
     float2 first[2] = {nothing_visible(), nothing_visible()};
 #pragma unroll 1
     for (int32_t h = 0; h < 2; ++h) {
@@ -330,7 +363,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
 
 // As many blocks per list as fit the GPU at once, but enough that none is dealt more than
 // kMostDealt windows.
-template <typename C, Pages kPages>
+template <typename C, Pages kPages, bool kZones>
 void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_lists = p.num_kv_heads * p.num_seqs;
   // Three blocks fit a multiprocessor (launch bounds).
@@ -339,7 +372,7 @@ void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_blocks = std::max(wanted, (p.num_windows + kMostDealt - 1) / kMostDealt);
   constexpr size_t shared_bytes = kWarps * sizeof(Ring<C>);
   static_assert(shared_bytes <= kLeastSharedBytes);
-  auto* kernel = decode_listed_windows<C, kPages>;
+  auto* kernel = decode_listed_windows<C, kPages, kZones>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),
              "cudaFuncSetAttribute");
@@ -352,17 +385,23 @@ void launch(CudaStream& stream, const DecodeParams& p) {
       p);
 }
 
-template <typename C>
+template <typename C, bool kZones>
 void launch(CudaStream& stream, const DecodeParams& p) {
-  if (p.page_places != nullptr) return launch<C, Pages::kInPlaces>(stream, p);
-  p.gathered ? launch<C, Pages::kSideBySide>(stream, p) : launch<C, Pages::kInBlocks>(stream, p);
+  if (p.page_places != nullptr) return launch<C, Pages::kInPlaces, kZones>(stream, p);
+  p.gathered ? launch<C, Pages::kSideBySide, kZones>(stream, p)
+             : launch<C, Pages::kInBlocks, kZones>(stream, p);
+}
+
+template <bool kZones>
+void launch_zones(CudaStream& stream, const DecodeParams& p) {
+  p.head_dim == 128 ? launch<Config<128, 1, true>, kZones>(stream, p)
+                    : launch<Config<64, 1, true>, kZones>(stream, p);
 }
 
 }  // namespace
 
 void launch_decode_listed_windows(CudaStream& stream, const DecodeParams& p) {
-  p.head_dim == 128 ? launch<Config<128, 1, true>>(stream, p)
-                    : launch<Config<64, 1, true>>(stream, p);
+  p.chunk_tokens > 0 ? launch_zones<true>(stream, p) : launch_zones<false>(stream, p);
 }
 
 }  // namespace sluice::cuda
