@@ -28,11 +28,12 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // See prepare_ops, op_memory_bytes and packed_weight_bytes.
+  // See prepare_ops, op_memory_bytes, packed_weight_bytes and keeps_gguf.
   virtual size_t memory_bytes(const OpNeeds& needs) const = 0;
   virtual void prepare(Stream& stream, const OpNeeds& needs) const = 0;
   virtual size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
                                      WeightFormat format) const = 0;
+  virtual bool keeps_gguf(WeightFormat format) const = 0;
 
 #define SLUICE_PURE_OP(name, Args) virtual void name(Stream& stream, const Args& args) const = 0;
   SLUICE_CORE_OPS(SLUICE_PURE_OP)

@@ -22,6 +22,7 @@ class CpuOps final : public Ops {
   void prepare(Stream&, const OpNeeds&) const override {}
   size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
                              WeightFormat format) const override;
+  bool keeps_gguf(WeightFormat) const override { return true; }
 
   SLUICE_CORE_OPS(SLUICE_DECLARE_OP)
   SLUICE_EXPERT_OPS(SLUICE_DECLARE_OP)

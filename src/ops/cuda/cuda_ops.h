@@ -15,6 +15,7 @@ class CudaOps final : public Ops {
   void prepare(Stream& stream, const OpNeeds& needs) const override;
   size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols,
                              WeightFormat format) const override;
+  bool keeps_gguf(WeightFormat format) const override;
 
   SLUICE_CORE_OPS(SLUICE_DECLARE_OP)
   SLUICE_EXPERT_OPS(SLUICE_DECLARE_OP)

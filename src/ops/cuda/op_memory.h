@@ -113,6 +113,9 @@ inline bool is_uint4(WeightFormat format) {
   return format.numbers == WeightNumbers::kUint4 && format.num_orders == 0;
 }
 
+// Whether there are kernels for this format of GGUF's blocks.
+inline bool has_gguf_kernels(WeightFormat) { return false; }
+
 // A packed weight is the matrix itself, row by row, and then its scales. Errors: kUnsupported for
 // another format.
 inline size_t row_major_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) {

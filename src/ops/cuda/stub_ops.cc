@@ -18,6 +18,7 @@ class AbsentOps final : public Ops {
                              WeightFormat format) const override {
     return cuda::row_major_bytes(num_rows, num_cols, format);
   }
+  bool keeps_gguf(WeightFormat format) const override { return cuda::has_gguf_kernels(format); }
 
 #define SLUICE_ABSENT_OP(name, Args) \
   void name(Stream&, const Args&) const override { refuse(); }

@@ -37,6 +37,25 @@ void require_scales(ShapeContract& shapes, const PackWeightArgs& args) {
                  "with an order, row_begin must be a multiple of 16");
 }
 
+void require_gguf_values(ShapeContract& shapes, const PackWeightArgs& args) {
+  const WeightFormat format = args.dst.format;
+  const GgufValues& values = args.values;
+  shapes.require(format.group_cols > 0 && format.block_cols % format.group_cols == 0 &&
+                     args.dst.num_cols % format.block_cols == 0,
+                 "blocks have whole groups, and rows whole blocks");
+  shapes.require(values.factors.present() && values.scales.present(),
+                 "blocks of GGUF must have factors and scales");
+  shapes.require(values.minima.present() == format.has_minima &&
+                     values.min_scales.present() == format.has_minima,
+                 "a format with minima alone must have minima and their scales");
+  shapes.bind("groups", args.dst.num_cols / format.group_cols);
+  shapes.bind("blocks", args.dst.num_cols / format.block_cols);
+  shapes.expect("values.factors", values.factors, DType::kU8, {"n", "groups"});
+  shapes.expect("values.scales", values.scales, DType::kF16, {"n", "blocks"});
+  shapes.expect_or_absent("values.minima", values.minima, DType::kU8, {"n", "groups"});
+  shapes.expect_or_absent("values.min_scales", values.min_scales, DType::kF16, {"n", "blocks"});
+}
+
 }  // namespace
 
 // The rows before take as many bytes as a weight of their own.
@@ -58,6 +77,8 @@ size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols,
   return ops_of(device).packed_weight_bytes(num_rows, num_cols, format);
 }
 
+bool keeps_gguf(Device& device, WeightFormat format) { return ops_of(device).keeps_gguf(format); }
+
 void expect_weight_format(std::string_view op, WeightFormat format, WeightFormat has_kernel) {
   if (format == has_kernel) return;
   fail(ErrorCode::kUnsupported, "{} has no kernel for weights in {} on this device; use {}", op,
@@ -69,9 +90,10 @@ void pack_weight(Stream& stream, const PackWeightArgs& args) {
   require_weight(shapes, args.dst, "dst must be present and not empty");
   shapes.bind("num_cols", args.dst.num_cols);
   const DType dtype = args.src.dtype();
-  if (has_scales(args.dst.format)) {
-    shapes.require(dtype == DType::kU8, "src must be u8, codes of e4m3 or integers");
-    require_scales(shapes, args);
+  const bool has_codes = stores_codes(args.dst.format);
+  if (has_codes) {
+    shapes.require(dtype == DType::kU8, "src must be u8, codes of e4m3, integers or blocks");
+    if (has_scales(args.dst.format)) require_scales(shapes, args);
   } else {
     shapes.require(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32,
                    "src must be bf16, f16 or f32");
@@ -79,6 +101,7 @@ void pack_weight(Stream& stream, const PackWeightArgs& args) {
   }
   shapes.require(args.src.present() != (args.reader != nullptr), "src must have data or a reader");
   shapes.expect_described("src", args.src, dtype, {"n", "num_cols"});
+  if (stores_gguf(args.dst.format)) require_gguf_values(shapes, args);
   shapes.require(args.row_begin >= 0, "row_begin must not be negative");
   shapes.require(args.row_begin + shapes["n"] <= args.dst.num_rows,
                  "row_begin + n must be at most dst.num_rows");

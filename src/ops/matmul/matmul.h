@@ -25,6 +25,14 @@ class WeightReader {
   virtual void read(size_t offset, std::span<std::byte> dst) const noexcept = 0;
 };
 
+// The values of GGUF's blocks (WeightFormat), in HOST memory.
+struct GgufValues {
+  TensorView factors;     // u8, the bits of i8
+  TensorView minima;      // u8
+  TensorView scales;      // f16
+  TensorView min_scales;  // f16
+};
+
 struct PackWeightArgs {
   TensorView src;         // [n, num_cols] in HOST memory; no data with `reader`
   PackedWeight dst;       // rows [row_begin, row_begin + n) of it are written
@@ -36,6 +44,7 @@ struct PackWeightArgs {
   TensorView order = {};   // i32, in HOST memory, for a format with orders: the column of x of each
                            // column of `src`, a permutation
   int32_t order_index = 0;  // of `order` among those of `dst`
+  GgufValues values = {};   // for a format of GGUF's blocks
 };
 
 // Converts rows of a checkpoint's matrix to the format of `dst` and lays them out for `matmul`.
@@ -44,9 +53,11 @@ struct PackWeightArgs {
 // Shapes: src [n, dst.num_cols]; row_begin + n <= dst.num_rows; scales [ceil(n / scale_rows),
 // scales_per_row] for a format with scales, zeros likewise for integers, order [dst.num_cols] for a
 // format with orders, whose row_begin is a multiple of kOrderRows; else absent. Of kE4m3Blocks
-// scale_rows is 128, and row_begin a multiple of it.
-// Types: bf16, f16 or f32 to bf16, rounded to nearest; u8 to e4m3, as codes, and to integers, one a
-// byte, of which those of 4 bits are below 16.
+// scale_rows is 128, and row_begin a multiple of it. Of GGUF's blocks, whose columns are a multiple
+// of block_cols: values.factors [n, num_cols / group_cols], values.scales [n, num_cols /
+// block_cols], and with minima the two others likewise; else absent.
+// Types: bf16, f16 or f32 to bf16, rounded to nearest; u8 to e4m3, as codes, and to integers and
+// codes of GGUF, one a byte, of which those of 4 bits are below 16.
 // Aliasing: none; `src` is host memory and `dst` device memory.
 // Order: the host memory of `src`, or `reader`, and of `scales`, `zeros` and `order` must live
 // until the stream has passed this op.

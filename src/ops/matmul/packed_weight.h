@@ -16,7 +16,7 @@ namespace sluice {
 class Device;
 
 // What the numbers of a weight are stored as.
-enum class WeightNumbers : uint8_t { kBFloat16, kE4m3, kUint4, kUint8 };
+enum class WeightNumbers : uint8_t { kBFloat16, kE4m3, kUint4, kUint8, kGguf4, kGguf8 };
 
 // How a weight is stored. pack_weight converts a checkpoint's numbers to it.
 //
@@ -29,11 +29,18 @@ enum class WeightNumbers : uint8_t { kBFloat16, kE4m3, kUint4, kUint8 };
 //
 // Columns of integers may lie in another order than those of x, so that the columns of a group are
 // neighbours. Each of the matrices side by side has its own order then.
+//
+// A number of GGUF's blocks, a code q of 4 bits (kGguf4) or of 8 with a sign (kGguf8), stands for
+// (scale * factor) * q - min_scale * minimum in f32, rounded to bf16: factor and minimum, of 8
+// bits, belong to a row and a group of its columns, scale and min_scale, f16, to a block of them.
+// Products have the bits of those with that bf16.
 struct WeightFormat {
   WeightNumbers numbers = WeightNumbers::kBFloat16;
-  int32_t group_cols = 0;  // columns of a group, a multiple of 32; 0: all of a row
-  int32_t num_orders = 0;  // 0: columns are in the order of x
-  int32_t group_rows = 1;  // rows that share scales
+  int32_t group_cols = 0;   // columns of a group, a multiple of 32 (GGUF: 16); 0: all of a row
+  int32_t num_orders = 0;   // 0: columns are in the order of x
+  int32_t group_rows = 1;   // rows that share scales
+  int32_t block_cols = 0;   // of kGguf4 and kGguf8: columns of a block, a multiple of group_cols
+  bool has_minima = false;  // the same: without them minima are 0
 
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 of a comparison for one
   auto operator<=>(const WeightFormat&) const = default;
@@ -62,6 +69,14 @@ constexpr bool stores_e4m3(WeightFormat format) { return format.numbers == Weigh
 constexpr bool stores_integers(WeightFormat format) {
   return format.numbers == WeightNumbers::kUint4 || format.numbers == WeightNumbers::kUint8;
 }
+constexpr bool stores_gguf(WeightFormat format) {
+  return format.numbers == WeightNumbers::kGguf4 || format.numbers == WeightNumbers::kGguf8;
+}
+// Whether a number is a code, which stands for another with the values of its group.
+constexpr bool stores_codes(WeightFormat format) {
+  return format.numbers != WeightNumbers::kBFloat16;
+}
+// Whether codes have scales of f32.
 constexpr bool has_scales(WeightFormat format) {
   return stores_e4m3(format) || stores_integers(format);
 }
@@ -83,8 +98,18 @@ constexpr std::string_view weight_format_name(WeightFormat format) {
       return "integers of 4 bits";
     case WeightNumbers::kUint8:
       return "integers of 8 bits";
+    case WeightNumbers::kGguf4:
+      return "blocks of GGUF with 4 bits";
+    case WeightNumbers::kGguf8:
+      return "blocks of GGUF with 8 bits";
   }
   return "?";
+}
+
+// Bytes of the values of groups and blocks of a row of kGguf4 or kGguf8.
+constexpr int64_t gguf_value_bytes(WeightFormat format, int64_t num_cols) {
+  const int64_t kinds = format.has_minima ? 2 : 1;
+  return kinds * (num_cols / format.group_cols + 2 * (num_cols / format.block_cols));
 }
 
 // Bytes of a matrix in a format, scales and zero points of each row included, without orders of
@@ -101,6 +126,10 @@ constexpr size_t weight_bytes(WeightFormat format, int64_t num_rows, int64_t num
       return (num_weights + 1) / 2 + num_scales * (sizeof(float) + 1);
     case WeightNumbers::kUint8:
       return num_weights + num_scales * (sizeof(float) + 1);
+    case WeightNumbers::kGguf4:
+    case WeightNumbers::kGguf8:
+      return num_weights / (format.numbers == WeightNumbers::kGguf4 ? 2 : 1) +
+             static_cast<size_t>(num_rows * gguf_value_bytes(format, num_cols));
   }
   return 0;
 }
@@ -120,6 +149,9 @@ struct PackedWeight {
 
   bool present() const { return data != nullptr; }
 };
+
+// Whether the backend of `device` lays out and multiplies weights of this format of GGUF's blocks.
+bool keeps_gguf(Device& device, WeightFormat format);
 
 // Bytes that a packed weight takes on the device of `device`, padding included.
 // Errors: kUnsupported for a format that the backend has no layout for.

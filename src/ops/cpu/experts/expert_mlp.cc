@@ -116,21 +116,21 @@ Product product_at(const ExpertCall& call, const ExpertProducts& products, int64
 template <typename ProductOf>
 void run_products(ThreadTeam& team, const ExpertCall& call, const ProductOf& product) {
   const int64_t wanted = kJobsPerThread * team.num_threads();
-  const auto plan_of = [&](const MatmulProblem& problem) {
-    const int64_t share = ceil_div(wanted * problem.m, call.num_pairs());
-    return plan_jobs(problem, *call.kernel, std::max<int64_t>(share, 1));
+  const auto plan_of = [&](const Product& of_expert) {
+    const int64_t share = ceil_div(wanted * of_expert.problem.m, call.num_pairs());
+    return plan_jobs(of_expert, *call.kernel, std::max<int64_t>(share, 1));
   };
   call.jobs[0] = 0;
   for (int64_t e = 0; e < call.num_experts; ++e) {
     const bool is_chosen = call.begins[e] < call.begins[e + 1];
-    const int64_t num_jobs = is_chosen ? plan_of(product(e).problem).num_jobs() : 0;
+    const int64_t num_jobs = is_chosen ? plan_of(product(e)).num_jobs() : 0;
     call.jobs[e + 1] = call.jobs[e] + static_cast<int32_t>(num_jobs);
   }
   const std::span begins(call.jobs, static_cast<size_t>(call.num_experts) + 1);
   team.parallel_for(call.jobs[call.num_experts], [&](int64_t job) {
     const int64_t expert = std::ranges::upper_bound(begins, job) - begins.begin() - 1;
     const Product own = product(expert);
-    const JobPlan plan = plan_of(own.problem);
+    const JobPlan plan = plan_of(own);
     run_job_of(own, plan.job(job - call.jobs[expert], own.problem.m), *call.kernel);
   });
 }

@@ -5,9 +5,18 @@
 #include <immintrin.h>
 
 #include "ops/cpu/matmul/fma.h"
+#include "ops/cpu/matmul/gguf.h"
 
 namespace sluice {
 namespace {
+
+// Pairs<4>, whose conversion GCC 12 splits into bytes.
+struct Avx2Nibbles {
+  static void load(const uint8_t* from, Words& pairs) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    pairs = reinterpret_cast<Words>(_mm256_cvtepu8_epi32(bytes));
+  }
+};
 
 // The `Vector` of matmul/fma.h. A panel is two registers; 6 rows by 2 are the 12 sums.
 struct Avx2Vector {
@@ -15,6 +24,10 @@ struct Avx2Vector {
   static constexpr int kPerPanel = 2;
   static constexpr int kAccumulators = 12;
   static constexpr int kTileRows = 6;
+  static constexpr auto kConvertUint4 = &convert_integers<4, Avx2Nibbles>;
+  static constexpr auto kConvertUint8 = &convert_integers<8>;
+  static constexpr auto kConvertGguf4 = &convert_gguf<4, Avx2Nibbles>;
+  static constexpr auto kConvertGguf8 = &convert_gguf<8>;
 
   static Register load(const float* p) { return _mm256_load_ps(p); }
   static void store(float* p, Register v) { _mm256_store_ps(p, v); }
@@ -40,15 +53,7 @@ struct Avx2Vector {
   }
 };
 
-// Pairs<4>, whose conversion GCC 12 splits into bytes.
-struct Avx2Nibbles {
-  static void load(const uint8_t* from, Words& pairs) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-    pairs = reinterpret_cast<Words>(_mm256_cvtepu8_epi32(bytes));
-  }
-};
-
-constexpr MatmulKernel kKernel = make_fma_kernel<Avx2Vector>(&convert_integers<4, Avx2Nibbles>);
+constexpr MatmulKernel kKernel = make_fma_kernel<Avx2Vector>();
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 #include <immintrin.h>
 
 #include "ops/cpu/matmul/fma.h"
+#include "ops/cpu/matmul/gguf_avx512.h"
+#include "ops/cpu/matmul/integers.h"
 #include "ops/cpu/matmul/integers_avx512.h"
 
 namespace sluice {
@@ -16,6 +18,10 @@ struct Avx512Vector {
   static constexpr int kPerPanel = 1;
   static constexpr int kAccumulators = 24;
   static constexpr int kTileRows = 12;
+  static constexpr auto kConvertUint4 = &convert_uint4_avx512;
+  static constexpr auto kConvertUint8 = &convert_integers<8>;
+  static constexpr auto kConvertGguf4 = &convert_gguf_avx512<4>;
+  static constexpr auto kConvertGguf8 = &convert_gguf_avx512<8>;
 
   static Register load(const float* p) { return _mm512_load_ps(p); }
   static void store(float* p, Register v) { _mm512_store_ps(p, v); }
@@ -37,7 +43,7 @@ struct Avx512Vector {
   }
 };
 
-constexpr MatmulKernel kKernel = make_fma_kernel<Avx512Vector>(&convert_uint4_avx512);
+constexpr MatmulKernel kKernel = make_fma_kernel<Avx512Vector>();
 
 }  // namespace
 

@@ -27,6 +27,7 @@ struct MatmulProblem {
   const uint16_t* bias = nullptr;    // bf16 [n] or null
   void* out = nullptr;               // f32 or bf16 [m, n]
   bool out_is_f32 = false;
+  bool adds = false;  // sums go on from those in out
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -41,9 +42,20 @@ struct MatmulJob {
   int64_t num_panels = 0;
 };
 
-// REQUIRES of run: num_rows <= max_rows, num_panels <= max_panels, 64-byte aligned scratch.
+// The values of a group of columns of GGUF's blocks, for the 16 rows of a panel; scales are the
+// bits of f16.
+struct GgufGroup {
+  const int8_t* factors = nullptr;
+  const uint8_t* minima = nullptr;  // null, and min_scales, of a format without
+  const uint16_t* scales = nullptr;
+  const uint16_t* min_scales = nullptr;
+};
+
+// REQUIRES of run: num_rows <= max_rows, num_panels <= max_panels, 64-byte aligned scratch; with
+// `adds` out is f32 of whole panels, without bias.
 // Order of accumulation: a kernel visits k of each output element in one order that depends on k
-// alone, never on the job. A row is therefore independent of its neighbours.
+// alone, never on the job. A row is therefore independent of its neighbours. It is one chain, so a
+// product that is cut at a multiple of kPaddedKMultiple and goes on with `adds` has the same bits.
 struct MatmulKernel {
   int64_t max_rows = 0;        // of a job: bounds the scratch
   int64_t max_panels = 0;      // of a job
@@ -56,6 +68,12 @@ struct MatmulKernel {
                            uint16_t* to);
   Convert convert_uint4 = nullptr;
   Convert convert_uint8 = nullptr;
+  // Lines of a panel whose columns are of one group of GGUF's blocks, to lines of the bf16 that
+  // their codes stand for.
+  using ConvertGguf = void (*)(const uint8_t* from, const GgufGroup& group, int64_t num_lines,
+                               uint16_t* to);
+  ConvertGguf convert_gguf4 = nullptr;
+  ConvertGguf convert_gguf8 = nullptr;
 };
 
 // REQUIRES of each: the CPU has its ISA. AVX2 and AVX-512 give equal bits; scalar and AMX differ.

@@ -14,7 +14,7 @@ constexpr int64_t kInlineWork = int64_t{1} << 16;
 
 void run_matmul(ThreadTeam& team, const Product& product, const MatmulKernel& kernel) {
   const MatmulProblem& problem = product.problem;
-  const JobPlan plan = plan_jobs(problem, kernel, kJobsPerThread * team.num_threads());
+  const JobPlan plan = plan_jobs(product, kernel, kJobsPerThread * team.num_threads());
   const auto run_one = [&](int64_t index) {
     run_job_of(product, plan.job(index, problem.m), kernel);
   };
@@ -35,14 +35,15 @@ const MatmulKernel& kernel_of(CpuIsa isa) {
 }
 
 Product product_of(const char* op, const PackedWeight& weight) {
-  if (!has_scales(weight.format)) expect_weight_format(op, weight.format, WeightFormat::kBFloat16);
+  if (!stores_codes(weight.format))
+    expect_weight_format(op, weight.format, WeightFormat::kBFloat16);
   Product product{.problem = {.x_stride = weight.num_cols,
                               .weight = reinterpret_cast<const uint16_t*>(weight.data),
                               .n = weight.num_rows,
                               .k = weight.num_cols,
                               .padded_k = round_up(weight.num_cols, kPaddedKMultiple)},
                   .scaled = {}};
-  if (has_scales(weight.format)) {
+  if (stores_codes(weight.format)) {
     product.scaled = ScaledPanels::of(weight.format, weight.num_rows, weight.num_cols);
     product.scaled.data = weight.data;
   }
@@ -51,10 +52,12 @@ Product product_of(const char* op, const PackedWeight& weight) {
 
 // Rows are divided evenly into blocks of at most max_rows; then panels are grouped so that there
 // are about as many jobs as wanted.
-JobPlan plan_jobs(const MatmulProblem& problem, const MatmulKernel& kernel, int64_t wanted_jobs) {
+JobPlan plan_jobs(const Product& product, const MatmulKernel& kernel, int64_t wanted_jobs) {
+  const MatmulProblem& problem = product.problem;
+  const int64_t max_rows = product.max_rows(kernel);
   JobPlan plan;
-  const int64_t even_rows = ceil_div(problem.m, ceil_div(problem.m, kernel.max_rows));
-  plan.rows_per_job = std::min(round_up(even_rows, kernel.row_multiple), kernel.max_rows);
+  const int64_t even_rows = ceil_div(problem.m, ceil_div(problem.m, max_rows));
+  plan.rows_per_job = std::min(round_up(even_rows, kernel.row_multiple), max_rows);
   plan.num_row_blocks = ceil_div(problem.m, plan.rows_per_job);
   plan.num_panels = ceil_div(problem.n, kPanelRows);
   const int64_t share = ceil_div(plan.num_panels * plan.num_row_blocks, wanted_jobs);
@@ -63,7 +66,10 @@ JobPlan plan_jobs(const MatmulProblem& problem, const MatmulKernel& kernel, int6
 }
 
 void run_job_of(const Product& product, const MatmulJob& job, const MatmulKernel& kernel) {
-  if (product.scaled.data != nullptr) {
+  if (stores_gguf(product.scaled.format)) {
+    run_gguf_job(product.problem, product.scaled, job, kernel,
+                 thread_scratch(gguf_scratch_bytes(kernel)));
+  } else if (product.scaled.data != nullptr) {
     run_scaled_job(product.problem, product.scaled, job, kernel,
                    thread_scratch(scaled_scratch_bytes(kernel)));
   } else {
@@ -72,7 +78,7 @@ void run_job_of(const Product& product, const MatmulJob& job, const MatmulKernel
 }
 
 size_t CpuOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) const {
-  if (has_scales(format)) return ScaledPanels::of(format, num_rows, num_cols).num_bytes();
+  if (stores_codes(format)) return ScaledPanels::of(format, num_rows, num_cols).num_bytes();
   expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   return weight_bytes(format, round_up(num_rows, kPanelRows), round_up(num_cols, kPaddedKMultiple));
 }

@@ -19,17 +19,22 @@ namespace {
 
 constexpr int64_t kChunkK = 64;  // source columns in flight: two cache lines of each bf16 row
 
+// Values of rows and groups of their columns: scales, zero points and others.
+struct ValueArray {
+  const std::byte* data = nullptr;  // [rows / scale_rows][per_row]
+  int64_t item_bytes = 0;           // 1, 2 or 4
+  int64_t per_row = 0;
+};
+
 // The data of a task: plain values, since the args' views do not outlive their caller.
 struct PackProblem {
   const std::byte* src = nullptr;        // [row_end - row_begin][k], of any type, at any alignment
   const WeightReader* reader = nullptr;  // in place of src
   std::byte* dst = nullptr;              // panels panel_bytes apart: [padded_k / 2][16] pairs
-  int64_t panel_bytes = 0;               // scales included, which follow the pairs
-  const float* scales = nullptr;         // [rows / scale_rows][scales_per_row]; null: no scales
-  const uint8_t* zeros = nullptr;        // as scales; null: none
-  int64_t scale_rows = 1;
-  int64_t scales_per_row = 0;
-  int64_t row_begin = 0;  // rows of the weight that src holds
+  int64_t panel_bytes = 0;               // values included, which follow the pairs
+  ValueArray values[4] = {};             // in the order of the layout; without data: none
+  int64_t scale_rows = 1;                // rows of src that have one row of values
+  int64_t row_begin = 0;                 // rows of the weight that src holds
   int64_t row_end = 0;
   int64_t num_rows = 0;  // of the weight
   int64_t k = 0;
@@ -116,19 +121,33 @@ void zero_padding(Item* lines, int64_t num_lines, int64_t num_rows) {
   }
 }
 
-// Scales or zero points `from` of rows [row_begin, row_end) of a panel, whose first is row `first`
-// of the weight, to `dst`: [scales_per_row][16]. Returns where they end.
+// Values of rows [row_begin, row_end) of a panel, whose first is row `first` of the weight, to
+// `dst`: [per_row][16].
 template <typename Item>
-Item* pack_scales(const PackProblem& problem, const Item* from, int64_t first, int64_t row_begin,
-                  int64_t row_end, Item* dst) {
+void pack_values(const PackProblem& problem, const ValueArray& values, int64_t first,
+                 int64_t row_begin, int64_t row_end, Item* dst) {
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t scale_row = (first + row - problem.row_begin) / problem.scale_rows;
-    const Item* src = from + scale_row * problem.scales_per_row;
-    for (int64_t i = 0; i < problem.scales_per_row; ++i) dst[i * kPanelRows + row] = src[i];
+    const Item* src = reinterpret_cast<const Item*>(values.data) + scale_row * values.per_row;
+    for (int64_t i = 0; i < values.per_row; ++i) dst[i * kPanelRows + row] = src[i];
   }
   const bool is_last = problem.row_end == problem.num_rows && row_end < kPanelRows;
-  if (is_last) zero_padding(dst, problem.scales_per_row, row_end);
-  return dst + problem.scales_per_row * kPanelRows;
+  if (is_last) zero_padding(dst, values.per_row, row_end);
+}
+
+// All values of these rows, one array after the other.
+void pack_all_values(const PackProblem& problem, int64_t first, int64_t row_begin, int64_t row_end,
+                     std::byte* dst) {
+  for (const ValueArray& values : problem.values) {
+    if (values.data == nullptr) return;
+    const auto pack = [&](auto* to) {
+      pack_values(problem, values, first, row_begin, row_end, to);
+    };
+    if (values.item_bytes == 4) pack(reinterpret_cast<uint32_t*>(dst));
+    if (values.item_bytes == 2) pack(reinterpret_cast<uint16_t*>(dst));
+    if (values.item_bytes == 1) pack(reinterpret_cast<uint8_t*>(dst));
+    dst += values.per_row * kPanelRows * values.item_bytes;
+  }
 }
 
 // A row is every 16th pair of its panel, so calls for neighbouring rows may share a panel.
@@ -150,12 +169,8 @@ void pack_panel(const PackProblem& problem, int64_t panel) {
   }
   const bool is_last = problem.row_end == problem.num_rows && row_end < kPanelRows;
   if (is_last) zero_padding(dst, problem.padded_k / 2, row_end);
-  if (problem.scales == nullptr) return;
-  auto* const scales = reinterpret_cast<float*>(dst + problem.padded_k / 2 * kPanelRows);
-  auto* const zeros = reinterpret_cast<uint8_t*>(
-      pack_scales(problem, problem.scales, first, row_begin, row_end, scales));
-  if (problem.zeros == nullptr) return;
-  pack_scales(problem, problem.zeros, first, row_begin, row_end, zeros);
+  pack_all_values(problem, first, row_begin, row_end,
+                  reinterpret_cast<std::byte*>(dst + problem.padded_k / 2 * kPanelRows));
 }
 
 // The order of the columns of rows [row_begin, row_begin + num_rows), and for each of their panels
@@ -189,6 +204,23 @@ OrderProblem order_problem(const PackWeightArgs& args) {
           .k = dst.num_cols};
 }
 
+ValueArray value_array(const TensorView& values) {
+  if (!values.present()) return {};
+  return {.data = values.bytes(),
+          .item_bytes = static_cast<int64_t>(dtype_bytes(values.dtype())),
+          .per_row = values.dim(1)};
+}
+
+// Those of a format, without gaps.
+void set_values(const PackWeightArgs& args, PackProblem& problem) {
+  const GgufValues& gguf = args.values;
+  int64_t count = 0;
+  for (const TensorView& values :
+       {args.scales, args.zeros, gguf.factors, gguf.minima, gguf.scales, gguf.min_scales}) {
+    if (values.present()) problem.values[count++] = value_array(values);
+  }
+}
+
 // One task per panel that holds a row of src.
 template <typename Element>
 void submit_pack(CpuStream& stream, const PackProblem& problem, const OrderProblem& order = {}) {
@@ -205,23 +237,21 @@ void submit_pack(CpuStream& stream, const PackProblem& problem, const OrderProbl
 
 void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
   const WeightFormat format = args.dst.format;
-  if (!has_scales(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
+  if (!stores_codes(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);
   const int64_t k = args.dst.num_cols;
   const int64_t padded_k = (k + kPaddedKMultiple - 1) / kPaddedKMultiple * kPaddedKMultiple;
-  const PackProblem problem{
+  PackProblem problem{
       .src = args.src.bytes(),
       .reader = args.reader,
       .dst = args.dst.data,
       .panel_bytes = static_cast<int64_t>(weight_bytes(format, kPanelRows, padded_k)),
-      .scales = args.scales.present() ? args.scales.data<float>() : nullptr,
-      .zeros = args.zeros.present() ? args.zeros.data<uint8_t>() : nullptr,
       .scale_rows = args.scale_rows,
-      .scales_per_row = scales_per_row(format, k),
       .row_begin = args.row_begin,
       .row_end = args.row_begin + args.src.dim(0),
       .num_rows = args.dst.num_rows,
       .k = k,
       .padded_k = padded_k};
+  set_values(args, problem);
   switch (args.src.dtype()) {
     case DType::kBF16:
       return submit_pack<BFloat16>(as_cpu(stream), problem);
@@ -230,7 +260,7 @@ void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
     case DType::kF32:
       return submit_pack<float>(as_cpu(stream), problem);
     case DType::kU8:
-      return format.numbers == WeightNumbers::kUint4
+      return format.numbers == WeightNumbers::kUint4 || format.numbers == WeightNumbers::kGguf4
                  ? submit_pack<NibbleCode>(as_cpu(stream), problem, order_problem(args))
                  : submit_pack<ByteCode>(as_cpu(stream), problem, order_problem(args));
     default:

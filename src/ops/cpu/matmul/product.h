@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/cpu/matmul/gguf_job.h"
 #include "ops/cpu/matmul/kernel.h"
 #include "ops/cpu/matmul/scaled_job.h"
 #include "ops/matmul/packed_weight.h"
@@ -30,6 +31,11 @@ const MatmulKernel& kernel_of(CpuIsa isa);
 struct Product {
   MatmulProblem problem;
   ScaledPanels scaled;  // no data: the weight is bf16
+
+  // Rows of a job at most.
+  int64_t max_rows(const MatmulKernel& kernel) const {
+    return stores_gguf(scaled.format) ? kGgufRowBlocks * kernel.max_rows : kernel.max_rows;
+  }
 
   // The product with the weight `offset` bytes further on, of the same shape and format.
   Product at(size_t offset) const {
@@ -65,7 +71,7 @@ struct JobPlan {
 };
 
 // REQUIRES: at least one row.
-JobPlan plan_jobs(const MatmulProblem& problem, const MatmulKernel& kernel, int64_t wanted_jobs);
+JobPlan plan_jobs(const Product& product, const MatmulKernel& kernel, int64_t wanted_jobs);
 
 // The scratch depends on the kernel alone, so a thread allocates it in its first product and never
 // again: a decode step after the first allocates nothing.

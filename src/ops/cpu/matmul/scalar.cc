@@ -3,7 +3,7 @@
 // Used by matmul/matmul.cc. One row and one panel at a time, multiply then add (no fused
 // rounding), ascending k. Thread rule: see matmul/kernel.h.
 #include "ops/cpu/matmul/block.h"
-#include "ops/cpu/matmul/integers.h"
+#include "ops/cpu/matmul/gguf.h"
 
 namespace sluice {
 namespace {
@@ -15,6 +15,9 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* /*sc
     for (int64_t row = job.row_begin; row < job.row_begin + job.num_rows; ++row) {
       const uint16_t* x = problem.x + row * problem.x_stride;
       float sums[kPanelRows] = {};
+      if (problem.adds) {
+        read_job(problem, {row, 1, panel, 1}, sums, kPanelRows);
+      }
       for (int64_t k = 0; k < problem.k; ++k) {
         const uint16_t* column = weight + (k / 2) * 2 * kPanelRows + k % 2;
         const float value = widen(x[k]);
@@ -29,7 +32,9 @@ constexpr MatmulKernel kKernel = {.max_rows = 64,
                                   .max_panels = 16,
                                   .run = &run_job,
                                   .convert_uint4 = &convert_integers<4>,
-                                  .convert_uint8 = &convert_integers<8>};
+                                  .convert_uint8 = &convert_integers<8>,
+                                  .convert_gguf4 = &convert_gguf<4>,
+                                  .convert_gguf8 = &convert_gguf<8>};
 
 }  // namespace
 

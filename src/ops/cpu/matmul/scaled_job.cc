@@ -154,7 +154,9 @@ ScaledPanels ScaledPanels::of(WeightFormat format, int64_t num_rows, int64_t k) 
                       .k = k};
   panels.panel_bytes = static_cast<int64_t>(weight_bytes(format, kPanelRows, padded_k));
   panels.numbers_bytes = padded_k * kPanelRows;
-  if (format.numbers == WeightNumbers::kUint4) panels.numbers_bytes /= 2;
+  const bool is_4 =
+      format.numbers == WeightNumbers::kUint4 || format.numbers == WeightNumbers::kGguf4;
+  if (is_4) panels.numbers_bytes /= 2;
   return panels;
 }
 

@@ -14,7 +14,9 @@ namespace sluice::cpu {
 
 // Packed layout of a panel: the numbers in the order of matmul/kernel.h, a byte or half a byte
 // each, the even column in the lower half; then the scales, f32 [scales_per_row][16 out features];
-// then the zero points of integers, u8 of the same shape. Padding is zero, in scales too. After the
+// then the zero points of integers, u8 of the same shape. Those of GGUF's blocks have factors and
+// minima, i8 and u8 [groups][16], then scales and min_scales, f16 [blocks][16], in place of scales.
+// Padding is zero, in scales too. After the
 // last panel come the orders of a format that has them, i32 [num_orders][k], and i32 [num_panels]:
 // the order of each panel.
 struct ScaledPanels {

@@ -175,6 +175,8 @@ size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols, WeightFo
   return row_major_bytes(num_rows, num_cols, format);
 }
 
+bool CudaOps::keeps_gguf(WeightFormat format) const { return has_gguf_kernels(format); }
+
 // Up to 16 rows go to a kernel of Sluice, bound by reading the weight, whose bits of a row do not
 // depend on the number of rows; more rows go to cuBLASLt.
 // Order: the first product of a stream allocates (ops/cuda/matmul/cublaslt_matmul.h), so it cannot
