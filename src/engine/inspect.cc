@@ -30,6 +30,7 @@ std::string describe_rope(const RopeConfig& rope) {
 
 // Embedding and `lm_head` stay in bf16.
 std::string describe_formats(const ModelConfig& config) {
+  if (config.quantization.has_gguf()) return "blocks of 4 and 8 bits, others bf16";
   if (!config.quantization.present()) return "bf16";
   const WeightNumbers numbers = config.quantization.has_integers()
                                     ? config.quantization.integer_format.numbers

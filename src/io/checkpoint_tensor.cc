@@ -44,8 +44,24 @@ void CheckpointTensor::read_whole(size_t offset, std::span<std::byte> dst) const
   std::vector<float> elements(dst.size() / sizeof(float));
   read_gguf_elements(*file, file_offset, *storage, static_cast<int64_t>(offset / sizeof(float)),
                      elements);
-  if (storage->values == GgufValues::kDecay) require_finite(elements);
+  if (storage->values == GgufConversion::kDecay) require_finite(elements);
   std::memcpy(dst.data(), elements.data(), dst.size());
+}
+
+std::vector<std::byte> CheckpointTensor::read_blocks() const {
+  const GgufType& type = *storage->type;
+  const auto bytes_of = [&](size_t element_bytes) {
+    return element_bytes / sizeof(float) / static_cast<size_t>(type.block_elements) *
+           type.block_bytes;
+  };
+  std::vector<std::byte> blocks(bytes_of(num_bytes));
+  const size_t run_bytes = row_bytes == 0 ? num_bytes : row_bytes;  // one after the other
+  for (size_t run = 0; run * run_bytes < num_bytes; ++run) {
+    const size_t first = (part_begin + run * row_stride) / sizeof(float);
+    read_gguf_blocks(*file, file_offset, *storage, static_cast<int64_t>(first),
+                     std::span(blocks).subspan(bytes_of(run * run_bytes), bytes_of(run_bytes)));
+  }
+  return blocks;
 }
 
 void CheckpointTensor::require_finite(std::span<const float> elements) const {

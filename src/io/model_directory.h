@@ -77,6 +77,9 @@ struct CheckpointTensor {
   // Reads bytes [offset, offset + dst.size()) of the tensor or part. Errors: those of
   // ModelFile::read. REQUIRES: whole elements.
   void read(size_t offset, std::span<std::byte> dst) const;
+  // Of GGUF: the blocks of all rows of the tensor or part, as the file has them. REQUIRES: whole
+  // blocks, and no tiled columns. Errors: those of ModelFile::read.
+  std::vector<std::byte> read_blocks() const;
   // Starts read-ahead of all bytes; returns at once.
   void will_need() const;
 

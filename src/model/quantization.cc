@@ -225,6 +225,7 @@ bool WeightQuantization::leaves_out(std::string_view module) const {
 // The output head is never quantized: all publishers leave it out, and transformers' method fp8
 // does not list it. A model of text and pictures lists the modules of its text part as nested.
 WeightFormat WeightQuantization::format_of(std::string_view module) const {
+  if (const auto found = gguf.find(module); found != gguf.end()) return found->second;
   if (!present() || module == "lm_head" || leaves_out(module)) return WeightFormat::kBFloat16;
   constexpr std::string_view kModel = "model.";
   if (module.starts_with(kModel) &&

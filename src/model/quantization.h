@@ -4,6 +4,8 @@
 // the scales. Thread rule: a value.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -60,9 +62,12 @@ struct WeightQuantization {
   std::vector<std::string> ignored;   // modules that are not quantized, and what is in them
   std::vector<NamePattern> patterns;  // the same by how names begin
   std::vector<std::string> parts;     // the same by a part of the name
+  // Of a GGUF file: the formats of modules in blocks.
+  std::map<std::string, WeightFormat, std::less<>> gguf;
 
   bool present() const { return scales != WeightScales::kNone || has_integers(); }
   bool has_integers() const { return integers != IntegerForm::kNone; }
+  bool has_gguf() const { return !gguf.empty(); }
   // How the weight of a module ("model.layers.0.self_attn.q_proj") is stored; lists may have it as
   // that of a nested text part ("model.language_model.layers.0.self_attn.q_proj").
   WeightFormat format_of(std::string_view module) const;

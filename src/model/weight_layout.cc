@@ -10,14 +10,16 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "model/gguf/gguf_formats.h"
 
 namespace sluice {
 
 // Matrices that are multiplied as one have one format: a kernel reads all rows of a weight alike.
 // Each part of a matrix has an order of columns of its own, and blocks stay blocks only where those
 // of each part begin at one of the whole.
-WeightFormat WeightLayout::format_of(std::span<const std::string> modules, size_t num_parts,
-                                     int64_t part_rows) const {
+WeightFormat WeightLayout::format_of(std::span<const std::string> modules, int64_t num_cols,
+                                     size_t num_parts, int64_t part_rows) const {
+  if (quantization_.has_gguf()) return gguf_format_of(modules, num_cols);
   WeightFormat format = WeightFormat::kBFloat16;
   for (const std::string& module : modules) {
     const WeightFormat own = quantization_.format_of(module);
@@ -36,10 +38,23 @@ WeightFormat WeightLayout::format_of(std::span<const std::string> modules, size_
   return format;
 }
 
+// A rank may have columns that end within a block.
+WeightFormat WeightLayout::gguf_format_of(std::span<const std::string> modules,
+                                          int64_t num_cols) const {
+  if (modules.empty()) return WeightFormat::kBFloat16;
+  WeightFormat format = quantization_.format_of(modules.front());
+  for (const std::string& module : modules) {
+    const WeightFormat own = quantization_.format_of(module);
+    format = join_gguf(format, own);
+    if (!stores_gguf(format) || num_cols % own.block_cols != 0) return WeightFormat::kBFloat16;
+  }
+  return keeps_gguf(device_, format) ? format : WeightFormat::kBFloat16;
+}
+
 PackedWeight WeightLayout::matrix(int64_t num_rows, int64_t num_cols,
                                   std::initializer_list<std::string> modules, int64_t part_rows) {
   const std::span<const std::string> names{modules.begin(), modules.size()};
-  const WeightFormat format = format_of(names, modules.size(), part_rows);
+  const WeightFormat format = format_of(names, num_cols, modules.size(), part_rows);
   count_orders(names, modules.size(), format);
   return {.data = arena_.take(packed_weight_bytes(device_, num_rows, num_cols, format)),
           .num_rows = num_rows,
@@ -55,7 +70,7 @@ PackedExperts WeightLayout::experts(int32_t num_experts, int64_t num_rows, int64
   for (int32_t e = 0; e < num_experts; ++e) {
     for (const char* module : modules) names.push_back(fmt::format("{}{}.{}", prefix, e, module));
   }
-  const WeightFormat format = format_of(names, modules.size(), part_rows);
+  const WeightFormat format = format_of(names, num_cols, modules.size(), part_rows);
   count_orders(names, modules.size(), format);
   const size_t stride = packed_weight_bytes(device_, num_rows, num_cols, format);
   return {.first = {.data = expert_arena_.take(stride * static_cast<size_t>(num_experts)),

@@ -160,8 +160,10 @@ class WeightLayout {
  private:
   // The one format of these modules, each `num_parts` of which are in one matrix. Errors: those of
   // `matrix`.
-  WeightFormat format_of(std::span<const std::string> modules, size_t num_parts,
+  WeightFormat format_of(std::span<const std::string> modules, int64_t num_cols, size_t num_parts,
                          int64_t part_rows) const;
+  // The same of a GGUF file: bf16 where blocks do not fit the columns or the device.
+  WeightFormat gguf_format_of(std::span<const std::string> modules, int64_t num_cols) const;
   // Errors: kUnsupported for a slice that cuts a scale's rows or columns.
   void check_slice(const WeightSource& source) const;
   // Numbers the modules of a matrix with orders of columns.

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "model/loading/dummy_values.h"
+#include "model/loading/gguf_rows.h"
 #include "model/loading/integer_rows.h"
 #include "model/loading/scale_rows.h"
 #include "model/loading/tensor_values.h"
@@ -183,6 +184,13 @@ void load_integers(const WeightSource& source, const Checkpoint& checkpoint, Str
   store_padded(source, DType::kU8, codes, std::move(scales), stream);
 }
 
+// A matrix in blocks of GGUF, likewise.
+void load_gguf(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
+  GgufRows rows(source, tensor);
+  const TensorView src(nullptr, DType::kU8, {rows.num_rows(), source.shape[1]});
+  pack_rows(source, src, rows.take_values(), stream, &rows);
+}
+
 // Errors: kDoesNotFit, with the option that asked for it and what else to do.
 Buffer pin_experts(Device& device, size_t num_bytes, const AllocationProgress& on_progress) {
   try {
@@ -230,6 +238,9 @@ void store_dummy_rows(const WeightSource& source, const DummyRows& rows, Stream&
     part.shape[0] = num;
     ScaleRows scales;
     if (!rows.codes.empty()) scales = dummy_scales(source.matrix.format, num, num_cols);
+    if (by_heads && stores_gguf(source.matrix.format)) {
+      scales = dummy_scales(source.matrix.format, padding.padded_units(num), num_cols);
+    }
     const auto bytes = rows.cut(in_rows, num, source.slice.col_begin, num_cols);
     if (source.pads()) {
       store_padded(part, rows.dtype(), bytes, std::move(scales), stream);
@@ -396,6 +407,8 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
     ScaleRows scales = read_scales(source, checkpoint);
     if (source.integers != IntegerForm::kNone) {
       load_integers(source, checkpoint, stream);
+    } else if (stores_gguf(source.matrix.format)) {
+      load_gguf(source, tensor, stream);
     } else if (source.pads()) {
       store_padded(source, tensor.dtype, read_whole(tensor), std::move(scales), stream);
     } else if (source.matrix.present()) {

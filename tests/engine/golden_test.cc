@@ -120,6 +120,25 @@ TEST_P(GgufGoldenTest, PlansTheSameMemory) {
   }
 }
 
+// Blocks of all types, in one matrix too, give the bits of the same numbers in F32, and take less
+// memory; over two ranks, whose columns end within blocks, as well.
+TEST(GgufMixed, GivesTheLogitsOfItsNumbers) {
+  EngineOptions options = testing::tiny_options("qwen3-group2-tied");
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 60; ++i) tokens.push_back(i * 7 % 16);
+  const std::string path = testing::source_dir() / "tests/golden/gguf/mixed";
+  const auto weight_bytes = [&] { return plan_memory(options).entries.front().bytes; };
+  for (const int32_t num_ranks : {1, 2}) {
+    options.tensor_parallel_size = num_ranks;
+    options.model = path;
+    const std::vector<float> expected = LLM(options).trace(tokens, {}).logits.data;
+    const size_t of_numbers = weight_bytes();
+    options.model = path + ".gguf";
+    EXPECT_EQ(LLM(options).trace(tokens, {}).logits.data, expected) << num_ranks;
+    EXPECT_LT(weight_bytes(), of_numbers * 9 / 10) << num_ranks;
+  }
+}
+
 // A hybrid with experts in blocks of many types gives the bits of the same numbers in F32, with its
 // experts in host memory too.
 TEST(GgufMixedHybrid, GivesTheLogitsOfItsNumbers) {

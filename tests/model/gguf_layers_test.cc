@@ -72,12 +72,13 @@ class HybridFile {
     const ModelDirectory directory = write();
     return expect_error(code, [&] { read_model_config(directory); });
   }
-  // Of names and shapes, after the configuration was read.
+  // Of names and shapes: those that the configuration reads, too, or the check.
   std::string weights_error(ErrorCode code) const {
     const ModelDirectory directory = write();
-    const ModelConfig config = read_model_config(directory);
-    return expect_error(
-        code, [&] { Weights::check(config, *make_device("cpu"), Checkpoint(directory)); });
+    return expect_error(code, [&] {
+      const ModelConfig config = read_model_config(directory);
+      Weights::check(config, *make_device("cpu"), Checkpoint(directory));
+    });
   }
 
  private:

@@ -1,9 +1,11 @@
 // GGUF files against the Hugging Face directories that they stand for. The values of every type of
 // tensor come from gguf.quants (tools/golden/make_gguf_golden.py).
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <random>
 #include <string>
 #include <variant>
 #include <vector>
@@ -95,6 +97,41 @@ TEST_P(GgufModel, ReadsAnyPartOfATensor) {
     }
     EXPECT_EQ(parts, whole) << name;
   }
+}
+
+// Codes and values of random bytes against the elements that gguf.quants judges above.
+TEST(GgufParts, MakeTheElementsOfTheirBlocks) {
+  std::mt19937 generator(7);
+  int num_types = 0;
+  for (uint32_t id = 0; id < 32; ++id) {
+    const GgufType* type = find_gguf_type(id);
+    if (type == nullptr || type->parts == nullptr) continue;
+    ++num_types;
+    for (int block = 0; block < 500; ++block) {
+      std::vector<std::byte> bytes(type->block_bytes);
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(generator());
+      float elements[kMaxGgufBlockElements];
+      type->decode(bytes.data(), 1, elements);
+      int8_t codes[kMaxGgufBlockElements];
+      GgufBlockValues values;
+      type->parts->codes(bytes.data(), codes);
+      type->parts->values(bytes.data(), values);
+      const auto scale = static_cast<float>(Float16{values.scale});
+      const auto min_scale = static_cast<float>(Float16{values.min_scale});
+      for (int64_t i = 0; i < type->block_elements; ++i) {
+        const float step = scale * static_cast<float>(values.factors[i / kGgufGroup]);
+        const float offset = min_scale * static_cast<float>(values.minima[i / kGgufGroup]);
+        const float element = step * static_cast<float>(codes[i]) - offset;
+        if (!std::isfinite(element)) continue;  // scales that loading refuses
+        ASSERT_EQ(element, elements[i]) << type->name << " " << i;
+        EXPECT_TRUE(type->parts->code_bits == 8 || (codes[i] >= 0 && codes[i] < 16));
+        EXPECT_TRUE(type->parts->has_minima || offset == 0.0f);
+        const int64_t in_group = i / kGgufGroup * kGgufGroup % type->parts->group_elements;
+        EXPECT_EQ(values.factors[i / kGgufGroup], values.factors[(i - in_group) / kGgufGroup]);
+      }
+    }
+  }
+  EXPECT_EQ(num_types, 8);
 }
 
 std::map<std::string, std::string> describe(const LayerSpec& layer) {

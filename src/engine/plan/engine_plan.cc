@@ -327,7 +327,7 @@ ResidencySizes residency_sizes(const EnginePlan& plan) {
 }
 
 OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan) {
-  const bool has_codes = config.quantization.present();
+  const bool has_codes = config.quantization.present() || config.quantization.has_gguf();
   return {.has_coded_weights = has_codes,
           .has_coded_experts = has_codes && has_experts(config.architecture),
           .kv = plan.kv_layout.block,

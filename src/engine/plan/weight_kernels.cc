@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "ops/ops.h"
 
 namespace sluice {
 
@@ -15,6 +16,8 @@ constexpr int64_t kExpertRowsOfGpu = 8192;
 }  // namespace
 
 void adapt_to_device(ModelConfig& config, const Device& device) {
+  std::erase_if(config.quantization.gguf,
+                [&](const auto& module) { return !ops_of(device).keeps_gguf(module.second); });
   if (device.kind() != DeviceKind::kCuda) return;
   for (LayerSpec& layer : config.layers) {
     if (auto* experts = std::get_if<ExpertMlp>(&layer.mlp)) {

@@ -2,6 +2,7 @@
 // are little-endian, as are all machines that Sluice runs on.
 #include "io/gguf/gguf_blocks.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -129,30 +130,99 @@ void decode_k_with_min(const std::byte* block, float* x) {
 // w = d * scale * (q - 32), with a scale for each 16 elements.
 // 128 bytes of low nibbles, 64 bytes of upper pairs of bits, 16 i8 scales, f16 d. Each half of the
 // block is 4 runs of 32: low halves of 64 bytes, then high ones; the pairs of run k at bit 2 k.
+int code_q6_k(const std::byte* block, int64_t i) {
+  const int64_t part = i / 128, run = i % 128 / 32, at = i % 32;
+  const int byte = unsigned_at(block, part * 64 + run % 2 * 32 + at);
+  const int low = run < 2 ? byte & 15 : byte >> 4;
+  const int high = unsigned_at(block + 128, part * 32 + at) >> (2 * run) & 3;
+  return (low | high << 4) - 32;
+}
+
 void decode_q6_k(const std::byte* block, float* x) {
   const float d = half(block + 208);
   for (int64_t i = 0; i < kSuperBlock; ++i) {
-    const int64_t part = i / 128, run = i % 128 / 32, at = i % 32;
-    const int byte = unsigned_at(block, part * 64 + run % 2 * 32 + at);
-    const int low = run < 2 ? byte & 15 : byte >> 4;
-    const int high = unsigned_at(block + 128, part * 32 + at) >> (2 * run) & 3;
     const float step = d * static_cast<float>(signed_at(block + 192, i / 16));
-    x[i] = step * static_cast<float>((low | high << 4) - 32);
+    x[i] = step * static_cast<float>(code_q6_k(block, i));
   }
 }
+
+// ---- Blocks taken apart ------------------------------------------------------------------------
+
+// The factor, and the minimum, of a block with one scale.
+void set_scale(const std::byte* block, int minimum, GgufBlockValues& values) {
+  values.scale = load<uint16_t>(block);
+  values.min_scale = minimum == 0 ? uint16_t{0} : values.scale;
+  std::fill_n(values.factors, kSmallBlock / kGgufGroup, int8_t{1});
+  std::fill_n(values.minima, kSmallBlock / kGgufGroup, static_cast<uint8_t>(minimum));
+}
+
+template <int (*code)(const std::byte*, int64_t), int64_t kElements>
+void codes_of(const std::byte* block, int8_t* codes) {
+  for (int64_t i = 0; i < kElements; ++i) codes[i] = static_cast<int8_t>(code(block, i));
+}
+
+int code_q8_0(const std::byte* block, int64_t i) { return signed_at(block + 2, i); }
+void values_q8_0(const std::byte* block, GgufBlockValues& values) { set_scale(block, 0, values); }
+
+// d * (q - 8) is d * q - d * 8, exactly.
+int code_q4_0(const std::byte* block, int64_t i) { return nibble(block + 2, i); }
+void values_q4_0(const std::byte* block, GgufBlockValues& values) { set_scale(block, 8, values); }
+
+// d * q + m: the minimum is 1, its scale -m.
+void set_offset(const std::byte* block, GgufBlockValues& values) {
+  set_scale(block, 1, values);
+  values.min_scale = load<uint16_t>(block + 2) ^ 0x8000;
+}
+int code_q4_1(const std::byte* block, int64_t i) { return nibble(block + 4, i); }
+
+int code_q5_0(const std::byte* block, int64_t i) { return five_bits(block + 2, i) - 16; }
+int code_q5_1(const std::byte* block, int64_t i) { return five_bits(block + 4, i); }
+
+int code_q4_k(const std::byte* block, int64_t i) { return k_nibble(block + 16, i); }
+int code_q5_k(const std::byte* block, int64_t i) {
+  const int high = unsigned_at(block + 16, i % 32) >> (i / 32) & 1;
+  return k_nibble(block + 48, i) | high << 4;
+}
+void values_k_with_min(const std::byte* block, GgufBlockValues& values) {
+  values.scale = load<uint16_t>(block);
+  values.min_scale = load<uint16_t>(block + 2);
+  for (int j = 0; j < 8; ++j) {
+    const auto [scale, minimum] = scale_and_min(block + 4, j);
+    std::fill_n(values.factors + 2 * j, 2, static_cast<int8_t>(scale));
+    std::fill_n(values.minima + 2 * j, 2, static_cast<uint8_t>(minimum));
+  }
+}
+
+void values_q6_k(const std::byte* block, GgufBlockValues& values) {
+  values.scale = load<uint16_t>(block + 208);
+  values.min_scale = 0;
+  for (int64_t i = 0; i < 16; ++i) {
+    values.factors[i] = static_cast<int8_t>(signed_at(block + 192, i));
+    values.minima[i] = 0;
+  }
+}
+
+constexpr GgufParts kQ4_0 = {4, 32, true, codes_of<code_q4_0, kSmallBlock>, values_q4_0};
+constexpr GgufParts kQ4_1 = {4, 32, true, codes_of<code_q4_1, kSmallBlock>, set_offset};
+constexpr GgufParts kQ5_0 = {8, 32, false, codes_of<code_q5_0, kSmallBlock>, values_q8_0};
+constexpr GgufParts kQ5_1 = {8, 32, true, codes_of<code_q5_1, kSmallBlock>, set_offset};
+constexpr GgufParts kQ8_0 = {8, 32, false, codes_of<code_q8_0, kSmallBlock>, values_q8_0};
+constexpr GgufParts kQ4_K = {4, 32, true, codes_of<code_q4_k, kSuperBlock>, values_k_with_min};
+constexpr GgufParts kQ5_K = {8, 32, true, codes_of<code_q5_k, kSuperBlock>, values_k_with_min};
+constexpr GgufParts kQ6_K = {8, 16, false, codes_of<code_q6_k, kSuperBlock>, values_q6_k};
 
 constexpr auto kTypes = std::to_array<GgufType>({
     {0, "F32", 1, 4, decode_all<1, 4, decode_f32>},
     {1, "F16", 1, 2, decode_all<1, 2, decode_f16>},
     {30, "BF16", 1, 2, decode_all<1, 2, decode_bf16>},
-    {2, "Q4_0", kSmallBlock, 18, decode_all<kSmallBlock, 18, decode_q4_0>},
-    {3, "Q4_1", kSmallBlock, 20, decode_all<kSmallBlock, 20, decode_q4_1>},
-    {6, "Q5_0", kSmallBlock, 22, decode_all<kSmallBlock, 22, decode_q5_0>},
-    {7, "Q5_1", kSmallBlock, 24, decode_all<kSmallBlock, 24, decode_q5_1>},
-    {8, "Q8_0", kSmallBlock, 34, decode_all<kSmallBlock, 34, decode_q8_0>},
-    {12, "Q4_K", kSuperBlock, 144, decode_all<kSuperBlock, 144, decode_k_with_min<false>>},
-    {13, "Q5_K", kSuperBlock, 176, decode_all<kSuperBlock, 176, decode_k_with_min<true>>},
-    {14, "Q6_K", kSuperBlock, 210, decode_all<kSuperBlock, 210, decode_q6_k>},
+    {2, "Q4_0", kSmallBlock, 18, decode_all<kSmallBlock, 18, decode_q4_0>, &kQ4_0},
+    {3, "Q4_1", kSmallBlock, 20, decode_all<kSmallBlock, 20, decode_q4_1>, &kQ4_1},
+    {6, "Q5_0", kSmallBlock, 22, decode_all<kSmallBlock, 22, decode_q5_0>, &kQ5_0},
+    {7, "Q5_1", kSmallBlock, 24, decode_all<kSmallBlock, 24, decode_q5_1>, &kQ5_1},
+    {8, "Q8_0", kSmallBlock, 34, decode_all<kSmallBlock, 34, decode_q8_0>, &kQ8_0},
+    {12, "Q4_K", kSuperBlock, 144, decode_all<kSuperBlock, 144, decode_k_with_min<false>>, &kQ4_K},
+    {13, "Q5_K", kSuperBlock, 176, decode_all<kSuperBlock, 176, decode_k_with_min<true>>, &kQ5_K},
+    {14, "Q6_K", kSuperBlock, 210, decode_all<kSuperBlock, 210, decode_q6_k>, &kQ6_K},
 });
 
 // Those without a decoder.

@@ -14,6 +14,26 @@ namespace sluice {
 // No type has longer blocks.
 inline constexpr int64_t kMaxGgufBlockElements = 256;
 
+// What the codes of a block are multiplied by, for each 16 elements; scales are the bits of f16.
+inline constexpr int64_t kGgufGroup = 16;
+struct GgufBlockValues {
+  int8_t factors[kMaxGgufBlockElements / kGgufGroup] = {};
+  uint8_t minima[kMaxGgufBlockElements / kGgufGroup] = {};
+  uint16_t scale = 0;
+  uint16_t min_scale = 0;
+};
+
+// A block taken apart: element i is
+//   (scale * factors[i / 16]) * codes[i] - min_scale * minima[i / 16],
+// each operation in F32, with the value of `decode`.
+struct GgufParts {
+  int code_bits;           // 4: codes from 0 to 15; 8: with a sign
+  int64_t group_elements;  // neighbours with one factor and minimum: 16 or 32
+  bool has_minima;
+  void (*codes)(const std::byte* block, int8_t* codes);
+  void (*values)(const std::byte* block, GgufBlockValues& values);
+};
+
 struct GgufType {
   uint32_t id;  // as in files
   std::string_view name;
@@ -25,6 +45,7 @@ struct GgufType {
   // REQUIRES: num_blocks * block_bytes bytes, and room for num_blocks * block_elements elements.
   // Aliasing: `blocks` need no alignment; the two do not overlap.
   void (*decode)(const std::byte* blocks, int64_t num_blocks, float* elements);
+  const GgufParts* parts = nullptr;  // null: elements are floating-point numbers
 };
 
 // The type with this id in files; null for one that Sluice does not read.

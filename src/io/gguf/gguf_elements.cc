@@ -13,6 +13,10 @@ namespace {
 
 constexpr int64_t kPieceBytes = 64 * 1024;  // of a file, decoded at once
 
+bool has_rows_in_order(const GgufStorage& storage) {
+  return storage.rotated_head_rows == 0 && !storage.tiled_rows.present();
+}
+
 // Rows that follow each other in the file as they do here: where the first one is, and how many.
 struct RowRun {
   int64_t row_in_file = 0;
@@ -22,6 +26,8 @@ struct RowRun {
 // The run that begins with a row. Of a rotated head the first half of rows rotates with the second
 // half here; llama.cpp puts both of a pair side by side.
 RowRun run_at(const GgufStorage& storage, int64_t row) {
+  constexpr int64_t kAll = int64_t{1} << 40;
+  if (has_rows_in_order(storage)) return {row, kAll};
   if (const int64_t head_rows = storage.rotated_head_rows; head_rows != 0) {
     const int64_t in_head = row % head_rows, half = head_rows / 2;
     return {row - in_head + in_head % half * 2 + in_head / half, 1};
@@ -118,8 +124,7 @@ int64_t TiledHeads::in_file(int64_t index) const {
 // are one run.
 void read_gguf_elements(const ModelFile& file, uint64_t begin, const GgufStorage& storage,
                         int64_t first, std::span<float> dst) {
-  if (storage.rotated_head_rows == 0 && !storage.tiled_rows.present() &&
-      !storage.tiled_columns.present()) {
+  if (has_rows_in_order(storage) && !storage.tiled_columns.present()) {
     read_run(file, begin, *storage.type, first, dst);
   } else if (storage.tiled_columns.present()) {
     read_columns(file, begin, storage, first, dst);
@@ -128,10 +133,28 @@ void read_gguf_elements(const ModelFile& file, uint64_t begin, const GgufStorage
   }
   // F32 has 1 + w of a number of bf16 exactly, but for a w below 2^-16, which then loses bits that
   // the sum never had. So the sum is again what is stored.
-  if (storage.values == GgufValues::kPlusOne) {
+  if (storage.values == GgufConversion::kPlusOne) {
     for (float& value : dst) value -= 1.0f;
-  } else if (storage.values == GgufValues::kDecay) {
+  } else if (storage.values == GgufConversion::kDecay) {
     std::ranges::transform(dst, dst.begin(), log_of_decay);
+  }
+}
+
+void read_gguf_blocks(const ModelFile& file, uint64_t begin, const GgufStorage& storage,
+                      int64_t first, std::span<std::byte> dst) {
+  const GgufType& type = *storage.type;
+  for (size_t done = 0; done < dst.size();) {
+    const int64_t at = first + static_cast<int64_t>(done / type.block_bytes) * type.block_elements;
+    const int64_t col = at % storage.row_elements;
+    const RowRun run = run_at(storage, at / storage.row_elements);
+    const auto blocks_before = static_cast<uint64_t>(col / type.block_elements);
+    const size_t in_run =
+        static_cast<size_t>(run.count) * row_bytes(storage) - blocks_before * type.block_bytes;
+    const size_t count = std::min(in_run, dst.size() - done);
+    file.read(begin + static_cast<uint64_t>(run.row_in_file) * row_bytes(storage) +
+                  blocks_before * type.block_bytes,
+              dst.subspan(done, count));
+    done += count;
   }
 }
 

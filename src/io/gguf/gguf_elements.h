@@ -12,7 +12,7 @@
 namespace sluice {
 
 // What llama.cpp's converter did to each element, which reading undoes.
-enum class GgufValues {
+enum class GgufConversion {
   kStored,   // nothing
   kPlusOne,  // stored w + 1: weights of norms that multiply by 1 + w
   kDecay,    // stored -exp(w): A_log
@@ -41,7 +41,7 @@ struct GgufStorage {
   int64_t rotated_head_rows = 0;
   TiledHeads tiled_rows = {};
   TiledHeads tiled_columns = {};
-  GgufValues values = GgufValues::kStored;
+  GgufConversion values = GgufConversion::kStored;
 };
 
 // Reads elements [first, first + dst.size()) of the tensor at byte `begin` of a file, rows and
@@ -49,5 +49,10 @@ struct GgufStorage {
 // Cost: with tiled columns each row is decoded whole. Errors: those of ModelFile::read.
 void read_gguf_elements(const ModelFile& file, uint64_t begin, const GgufStorage& storage,
                         int64_t first, std::span<float> dst);
+
+// Reads the blocks of elements [first, first + n) of the tensor as the file has them, rows in the
+// order of Hugging Face. REQUIRES: whole blocks, and no tiled columns. Errors: as above.
+void read_gguf_blocks(const ModelFile& file, uint64_t begin, const GgufStorage& storage,
+                      int64_t first, std::span<std::byte> dst);
 
 }  // namespace sluice

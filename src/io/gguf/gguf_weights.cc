@@ -239,7 +239,7 @@ std::vector<GgufPlace> GgufWeights::places(const GgufFile& owner, const GgufTens
   if (where) {
     place.storage = storage_of(owner, tensor, *part_name(where->part));
   } else if (is_hybrid_ && *name == "model.norm.weight") {
-    place.storage.values = GgufValues::kPlusOne;
+    place.storage.values = GgufConversion::kPlusOne;
   }
   restore_dimensions(place);
   return {place};
@@ -255,8 +255,8 @@ GgufStorage GgufWeights::storage_of(const GgufFile& owner, const GgufTensor& ten
   }
   if (is_hybrid_) {
     const bool adds_one = name.ends_with("norm.weight") && name != "linear_attn.norm.weight";
-    if (adds_one) storage.values = GgufValues::kPlusOne;
-    if (name == "linear_attn.A_log") storage.values = GgufValues::kDecay;
+    if (adds_one) storage.values = GgufConversion::kPlusOne;
+    if (name == "linear_attn.A_log") storage.values = GgufConversion::kDecay;
     if (heads_.tiled && heads_.num_v_heads != heads_.num_k_heads) set_heads(name, storage);
   }
   const bool is_ordered = storage.rotated_head_rows != 0 || storage.tiled_rows.present();

@@ -15,6 +15,7 @@
 #include "core/printable.h"
 #include "io/gguf/gguf_weights.h"
 #include "model/config_limits.h"
+#include "model/gguf/gguf_formats.h"
 #include "model/gguf/gguf_layers.h"
 #include "model/gguf/gguf_metadata.h"
 
@@ -120,6 +121,7 @@ class GgufConfig {
     ModelConfig model = parse_model_config({.config = text, .config_name = first().name()});
     read_rope_divisors(model);
     set_gguf_row_order(metadata_, model);
+    set_gguf_formats(metadata_, model);
     warn_of_unknown_keys(model.warnings);
     return model;
   }

@@ -21,8 +21,9 @@ class GgufMetadata {
   // gguf_architecture.
   explicit GgufMetadata(const std::filesystem::path& path);
 
-  // The file that has the metadata.
+  // The file that has the metadata, and all files.
   const GgufFile& first() const { return files_.front(); }
+  const std::vector<GgufFile>& files() const { return files_; }
   const std::string& architecture() const { return architecture_; }
   bool is_hybrid() const { return is_hybrid_; }
   bool has_experts() const { return has_experts_; }

@@ -14,13 +14,31 @@ namespace {
 // A uniform distribution of half width w has standard deviation w / sqrt(3).
 constexpr float kHalfWidth = 0.02f * 1.7320508f;
 
-// The zero point of integers.
+// The zero point of integers, which of GGUF's codes of 4 bits lies between two.
 float middle(WeightFormat format) {
-  return format.numbers == WeightNumbers::kUint4 ? 8.0f : 128.0f;
+  switch (format.numbers) {
+    case WeightNumbers::kUint4:
+      return 8.0f;
+    case WeightNumbers::kUint8:
+      return 128.0f;
+    case WeightNumbers::kGguf4:
+      return 7.5f;
+    default:
+      return 0.0f;
+  }
 }
 
 float scale_of(WeightFormat format) {
+  if (format.numbers == WeightNumbers::kGguf4) return 0x1p-8f;  // powers of two, which f16 has
+  if (format.numbers == WeightNumbers::kGguf8) return 0x1p-12f;
   return kHalfWidth / (stores_e4m3(format) ? 448.0f : middle(format) - 1);
+}
+
+// To nearest. Scales of GGUF's codes are a little small, so the outermost numbers are cut.
+long code_of(WeightFormat format, float value) {
+  const long code = std::lround(value);
+  if (format.numbers == WeightNumbers::kGguf4) return std::clamp(code, 0l, 15l);
+  return stores_gguf(format) ? std::clamp(code, -127l, 127l) : code;
 }
 
 // Rounded as a quantizer would, so that a model of random codes has activations of the usual size.
@@ -32,7 +50,7 @@ std::vector<uint8_t> codes_of(WeightFormat format, const std::vector<BFloat16>& 
     const float scaled = static_cast<float>(value) / scale_of(format);
     codes.push_back(stores_e4m3(format)
                         ? to_e4m3(BFloat16(scaled).bits, origin)
-                        : static_cast<uint8_t>(std::lround(middle(format) + scaled)));
+                        : static_cast<uint8_t>(code_of(format, middle(format) + scaled)));
   }
   return codes;
 }
@@ -88,7 +106,7 @@ DummyRows DummyNumbers::next_rows(WeightFormat format, std::span<const int64_t> 
                                   int64_t num_rows, uint64_t& state) {
   DummyRows rows{.count = num_rows, .num_columns = shape[1]};
   const auto count = static_cast<size_t>(std::min(shape[0], num_rows) * shape[1]);
-  if (!has_scales(format)) {
+  if (!stores_codes(format)) {
     rows.values = repeat(drawn_, count, state);
     return rows;
   }
@@ -98,8 +116,26 @@ DummyRows DummyNumbers::next_rows(WeightFormat format, std::span<const int64_t> 
   return rows;
 }
 
+// Minima of 15 halves of a step, the middle of 16 codes; codes of 8 bits have theirs at 0.
+ScaleRows dummy_gguf_values(WeightFormat format, int64_t num_rows, int64_t num_cols) {
+  const auto num_groups = static_cast<size_t>(num_rows * (num_cols / format.group_cols));
+  const auto num_blocks = static_cast<size_t>(num_rows * (num_cols / format.block_cols));
+  const bool is_4 = format.numbers == WeightNumbers::kGguf4;
+  // A power of two as f16.
+  const auto power = [](int exponent) {
+    return Float16{static_cast<uint16_t>((15 + exponent) << 10)};
+  };
+  ScaleRows rows{.factors = std::vector<uint8_t>(num_groups, 1),
+                 .block_scales = std::vector<Float16>(num_blocks, power(is_4 ? -8 : -12))};
+  if (!format.has_minima) return rows;
+  rows.minima.assign(num_groups, is_4 ? 15 : 0);
+  rows.block_min_scales.assign(num_blocks, power(-9));
+  return rows;
+}
+
 // With orders of columns, the order is that of x: products take the same path as with any other.
 ScaleRows dummy_scales(WeightFormat format, int64_t num_rows, int64_t num_cols) {
+  if (stores_gguf(format)) return dummy_gguf_values(format, num_rows, num_cols);
   const int64_t per_row = scales_per_row(format, num_cols);
   const int64_t num_scale_rows = (num_rows + format.group_rows - 1) / format.group_rows;
   const auto count = static_cast<size_t>(num_scale_rows * per_row);
