@@ -43,10 +43,20 @@ struct Avx512Vector {
   }
 };
 
-constexpr MatmulKernel kKernel = make_fma_kernel<Avx512Vector>();
+MatmulKernel make_kernel() {
+  MatmulKernel kernel = make_fma_kernel<Avx512Vector>();
+  if (__builtin_cpu_supports("avx512bf16")) {
+    kernel.convert_gguf4 = &convert_gguf4_avx512bf16;
+    kernel.convert_gguf8 = &convert_gguf8_avx512bf16;
+  }
+  return kernel;
+}
 
 }  // namespace
 
-const MatmulKernel& matmul_kernel_avx512() { return kKernel; }
+const MatmulKernel& matmul_kernel_avx512() {
+  static const MatmulKernel kernel = make_kernel();
+  return kernel;
+}
 
 }  // namespace sluice

@@ -82,4 +82,10 @@ const MatmulKernel& matmul_kernel_avx2();
 const MatmulKernel& matmul_kernel_avx512();
 const MatmulKernel& matmul_kernel_amx();
 
+// Conversions of matmul_kernel_avx512 where the CPU has AVX-512-BF16; the same bits.
+void convert_gguf4_avx512bf16(const uint8_t* from, const GgufGroup& group, int64_t num_lines,
+                              uint16_t* to);
+void convert_gguf8_avx512bf16(const uint8_t* from, const GgufGroup& group, int64_t num_lines,
+                              uint16_t* to);
+
 }  // namespace sluice
