@@ -76,6 +76,7 @@ ModelConfig shard_of(const ModelConfig& config, Shard shard) {
   if (!shard.is_part()) return config;
   require_divisible(config, shard.num_ranks);
   ModelConfig part = config;
+  part.quantization.gguf.erase("lm_head");  // whose rows are divided in bf16
   for (LayerSpec& layer : part.layers) {
     std::visit([&](auto& kind) { cut(kind, shard); }, layer.mixer);
     std::visit([&](auto& kind) { kind.cut(shard); }, layer.mlp);

@@ -238,9 +238,9 @@ void store_dummy_rows(const WeightSource& source, const DummyRows& rows, Stream&
     part.shape[0] = num;
     ScaleRows scales;
     if (!rows.codes.empty()) scales = dummy_scales(source.matrix.format, num, num_cols);
-    if (by_heads && stores_gguf(source.matrix.format)) {
-      scales = dummy_scales(source.matrix.format, padding.padded_units(num), num_cols);
-    }
+    const int64_t of_gguf = by_heads ? padding.padded_units(num) : num;
+    if (stores_gguf(part.matrix.format))
+      scales = dummy_scales(part.matrix.format, of_gguf, num_cols);
     const auto bytes = rows.cut(in_rows, num, source.slice.col_begin, num_cols);
     if (source.pads()) {
       store_padded(part, rows.dtype(), bytes, std::move(scales), stream);
@@ -333,7 +333,7 @@ void Weights::lay_out(Arena& arena, Arena& expert_arena, Device& device) {
   layout.add_vector("model.norm.weight", final_norm_, 1 - config_.norm_offset);
   lm_head_ = embedding_;
   if (!config_.tie_word_embeddings) {
-    lm_head_ = layout.matrix(config_.vocab_size, hidden);
+    lm_head_ = layout.matrix(config_.vocab_size, hidden, {"lm_head"});
     layout.add_rows(std::string(kHeadName), lm_head_, 0, config_.vocab_size);
   }
 }

@@ -11,6 +11,7 @@
 
 #include "sluice/inspect.h"
 #include "sluice/llm.h"
+#include "support/loaded_weights.h"
 #include "support/source_dir.h"
 #include "support/tiny_models.h"
 
@@ -83,13 +84,7 @@ TEST_P(GgufGoldenTest, GivesTheSameLogits) {
     EXPECT_EQ(from_gguf.logits.data, from_directory.logits.data);
     return;
   }
-  ASSERT_EQ(from_gguf.logits.data.size(), golden.logits.size());
-  double error = 0, power = 0;
-  for (size_t i = 0; i < golden.logits.size(); ++i) {
-    error += std::pow(double{from_gguf.logits.data[i]} - golden.logits[i], 2);
-    power += std::pow(double{golden.logits[i]}, 2);
-  }
-  EXPECT_LT(error / power, golden.bf16_nmse);
+  EXPECT_LT(testing::nmse(from_gguf.logits.data, golden.logits), golden.bf16_nmse);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -120,8 +115,8 @@ TEST_P(GgufGoldenTest, PlansTheSameMemory) {
   }
 }
 
-// Blocks of all types, in one matrix too, give the bits of the same numbers in F32, and take less
-// memory; over two ranks, whose columns end within blocks, as well.
+// Blocks of all types, in one matrix too, against the same numbers in F32, which become bf16; over
+// two ranks, whose columns end within blocks, as well. They take less memory.
 TEST(GgufMixed, GivesTheLogitsOfItsNumbers) {
   EngineOptions options = testing::tiny_options("qwen3-group2-tied");
   std::vector<int32_t> tokens;
@@ -134,13 +129,14 @@ TEST(GgufMixed, GivesTheLogitsOfItsNumbers) {
     const std::vector<float> expected = LLM(options).trace(tokens, {}).logits.data;
     const size_t of_numbers = weight_bytes();
     options.model = path + ".gguf";
-    EXPECT_EQ(LLM(options).trace(tokens, {}).logits.data, expected) << num_ranks;
+    EXPECT_LT(testing::nmse(LLM(options).trace(tokens, {}).logits.data, expected), 1e-4)
+        << num_ranks;
     EXPECT_LT(weight_bytes(), of_numbers * 9 / 10) << num_ranks;
   }
 }
 
-// A hybrid with experts in blocks of many types gives the bits of the same numbers in F32, with its
-// experts in host memory too.
+// A hybrid with experts in blocks of many types, likewise; with its experts in host memory it has
+// the same bits.
 TEST(GgufMixedHybrid, GivesTheLogitsOfItsNumbers) {
   EngineOptions options = testing::tiny_options("qwen3-group2-tied");
   options.model = testing::source_dir() / "tests/golden/gguf/mixed-hybrid";
@@ -149,9 +145,11 @@ TEST(GgufMixedHybrid, GivesTheLogitsOfItsNumbers) {
   const std::vector<float> expected = LLM(options).trace(tokens, {}).logits.data;
   ASSERT_TRUE(std::ranges::all_of(expected, [](float value) { return std::isfinite(value); }));
   options.model += ".gguf";
-  EXPECT_EQ(LLM(options).trace(tokens, {}).logits.data, expected);
+  const std::vector<float> resident = LLM(options).trace(tokens, {}).logits.data;
+  // Of most tokens: one whose experts are nearly tied may choose others.
+  EXPECT_LT(testing::median_nmse(resident, expected, tokens.size()), 2e-4);
   options.weights_offload = WeightsOffload::kExperts;
-  EXPECT_EQ(LLM(options).trace(tokens, {}).logits.data, expected);
+  EXPECT_EQ(LLM(options).trace(tokens, {}).logits.data, resident);
 }
 
 }  // namespace

@@ -3,8 +3,11 @@
 // The same numbers in bf16, made here in double precision, must give the same bits on the CPU:
 // reveals a wrong conversion, a value at the wrong row, group or block, a slice that loses sums,
 // and wrong edges. Matrices side by side keep their values.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "op_test_util.h"
@@ -13,6 +16,9 @@
 
 namespace sluice::testing {
 namespace {
+
+// Of a product, by the rounding of sums, or of a weight to bf16.
+const double kShare = testing_cpu() && runnable_isas().back() != CpuIsa::kAmx ? 0x1p-20 : 0x1p-8;
 
 // What the types of GGUF are kept as: Q4_K, Q4_0 and Q4_1, Q5_K, Q6_K, Q8_0, and Q4_K beside Q6_K.
 std::vector<WeightFormat> formats() {
@@ -39,7 +45,8 @@ struct GgufMatrix {
   int64_t num_groups() const { return k / format.group_cols; }
   int64_t num_blocks() const { return k / format.block_cols; }
 
-  BFloat16 value(int64_t row, int64_t column) const {
+  // Exact: of 24 bits and a difference.
+  double value(int64_t row, int64_t column) const {
     const auto group = static_cast<size_t>(row * num_groups() + column / format.group_cols);
     const auto block = static_cast<size_t>(row * num_blocks() + column / format.block_cols);
     const uint8_t code = codes[static_cast<size_t>(row * k + column)];
@@ -50,7 +57,17 @@ struct GgufMatrix {
     if (format.has_minima) {
       offset = static_cast<double>(static_cast<float>(min_scales[block])) * minima[group];
     }
-    return BFloat16(static_cast<float>(step * q - offset));  // exact, then f32, then bf16
+    return step * q - offset;
+  }
+  // What a product with the code adds up to at most before the minimum is subtracted.
+  double magnitude(int64_t row, int64_t column) const {
+    const auto group = static_cast<size_t>(row * num_groups() + column / format.group_cols);
+    const auto block = static_cast<size_t>(row * num_blocks() + column / format.block_cols);
+    const double offset =
+        format.has_minima
+            ? std::abs(static_cast<double>(static_cast<float>(min_scales[block]))) * minima[group]
+            : 0;
+    return std::abs(value(row, column)) + 2 * offset;
   }
 };
 
@@ -115,7 +132,7 @@ void pack_values_at(Machine& machine, const GgufMatrix& matrix, const PackedWeig
   std::vector<BFloat16> values;
   for (int64_t row = 0; row < matrix.n; ++row) {
     for (int64_t column = 0; column < matrix.k; ++column) {
-      values.push_back(matrix.value(row, column));
+      values.push_back(BFloat16(static_cast<float>(matrix.value(row, column))));
     }
   }
   pack_weight(machine.stream(),
@@ -135,20 +152,30 @@ std::vector<float> multiply(Machine& machine, std::vector<BFloat16> x, int64_t m
   return machine.download<float>(out);
 }
 
-// On a GPU sums have another order, and the largest scales make large sums.
-void expect_same(const std::vector<float>& got, const std::vector<float>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  if (testing_cpu()) {
-    EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
-    return;
+// x loses at most 2^-16 of the largest number of 32 columns; with AMX and on a GPU, where some
+// numbers of the weight become bf16, products lose 2^-9.
+void expect_near(const std::vector<float>& out, const std::vector<BFloat16>& x, int64_t m,
+                 const GgufMatrix& matrix, int64_t first = 0, int64_t width = 0) {
+  if (width == 0) width = matrix.n;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < matrix.n; ++j) {
+      double sum = 0, bound = 0;
+      for (int64_t begin = 0; begin < matrix.k; begin += 32) {
+        double largest = 0;
+        for (int64_t l = begin; l < begin + 32; ++l) {
+          const double value = static_cast<float>(x[static_cast<size_t>(i * matrix.k + l)]);
+          largest = std::max(largest, std::abs(value));
+          sum += value * matrix.value(j, l);
+          bound += std::abs(value) * matrix.magnitude(j, l) * kShare;
+        }
+        for (int64_t l = begin; l < begin + 32; ++l) {
+          bound += largest * matrix.magnitude(j, l) * (0x1p-16 + 0x1p-20);
+        }
+      }
+      const auto got = static_cast<double>(out[static_cast<size_t>(i * width + first + j)]);
+      ASSERT_LE(std::abs(got - sum), bound) << i << ", " << j;
+    }
   }
-  double error = 0, power = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double difference = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
-    error += difference * difference;
-    power += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-  }
-  EXPECT_LE(error, 1e-5 * power);
 }
 
 class MatmulGgufTest : public ::testing::TestWithParam<CpuIsa> {};
@@ -156,29 +183,97 @@ class MatmulGgufTest : public ::testing::TestWithParam<CpuIsa> {};
 INSTANTIATE_TEST_SUITE_P(EveryIsa, MatmulGgufTest, ::testing::ValuesIn(runnable_isas()),
                          [](const auto& test) { return kernels_name(test.param); });
 
-TEST_P(MatmulGgufTest, HasTheBitsOfTheSameNumbersInBf16) {
-  for (const int num_threads : {1, 3}) {
-    Machine machine(num_threads);
-    for (const WeightFormat format : formats()) {
-      if (!keeps_gguf(machine.device(), format)) continue;
-      for (const int64_t n : {1, 17, 144}) {
-        for (const int64_t k : {256, 512, 1280}) {
-          GgufMatrix matrix = random_matrix(format, n, k);
-          const PackedWeight weight = make_weight(machine, format, n, k);
-          pack_at(machine, matrix, weight, 0);
-          const PackedWeight plain = make_weight(machine, WeightFormat::kBFloat16, n, k);
-          pack_values_at(machine, matrix, plain, 0);
-          const auto x = random_bf16(600 * k, 3);
-          for (const int64_t m : {1, 3, 16, 17, 64, 130, 600}) {
-            if (m > 64 && n != 144) continue;
-            SCOPED_TRACE(::testing::Message()
-                         << weight_format_name(format) << ", groups of " << format.group_cols
-                         << ": m " << m << " n " << n << " k " << k << " threads " << num_threads);
-            expect_same(multiply(machine, x, m, weight, GetParam()),
-                        multiply(machine, x, m, plain, GetParam()));
-          }
+TEST_P(MatmulGgufTest, EveryShapeIsNearTheReference) {
+  Machine machine(2);
+  for (const WeightFormat format : formats()) {
+    if (!keeps_gguf(machine.device(), format)) continue;
+    for (const int64_t n : {1, 17, 144}) {
+      for (const int64_t k : {256, 512, 1280}) {
+        GgufMatrix matrix = random_matrix(format, n, k);
+        const PackedWeight weight = make_weight(machine, format, n, k);
+        pack_at(machine, matrix, weight, 0);
+        const auto x = random_bf16(130 * k, 3);
+        for (const int64_t m : {1, 3, 16, 17, 130}) {
+          if (m > 17 && n != 17) continue;
+          SCOPED_TRACE(::testing::Message()
+                       << weight_format_name(format) << ", groups of " << format.group_cols
+                       << ": m " << m << " n " << n << " k " << k);
+          expect_near(multiply(machine, x, m, weight, GetParam()), x, m, matrix);
         }
       }
+    }
+  }
+}
+
+// Across ISAs too, where they multiply integers.
+TEST_P(MatmulGgufTest, RowsDoNotDependOnTheirNeighboursOnThreadsOrOnTheIsa) {
+  const int64_t n = 144, k = 1280;
+  const std::vector<int64_t> counts = testing_cpu()
+                                          ? std::vector<int64_t>{1, 2, 3, 16, 17, 100, 600}
+                                          : std::vector<int64_t>{1, 2, 5, 8, 9, 16};
+  const auto x = random_bf16(counts.back() * k, 4);
+  for (const WeightFormat format : formats()) {
+    GgufMatrix matrix = random_matrix(format, n, k);
+    std::vector<float> whole;
+    for (const int num_threads : {1, 3}) {
+      Machine machine(num_threads);
+      if (!keeps_gguf(machine.device(), format)) continue;
+      const PackedWeight weight = make_weight(machine, format, n, k);
+      pack_at(machine, matrix, weight, 0);
+      if (whole.empty()) {
+        const CpuIsa isa = GetParam() == CpuIsa::kAmx ? CpuIsa::kAmx : CpuIsa::kScalar;
+        whole = multiply(machine, x, counts.back(), weight, isa);
+      }
+      for (const int64_t m : counts) {
+        const auto part = multiply(machine, x, m, weight, GetParam());
+        EXPECT_EQ(std::memcmp(part.data(), whole.data(), part.size() * sizeof(float)), 0)
+            << weight_format_name(format) << ": m " << m << " threads " << num_threads;
+      }
+    }
+  }
+}
+
+TEST_P(MatmulGgufTest, WithAmxProductsHaveTheBitsOfTheSameNumbersInBf16) {
+  if (GetParam() != CpuIsa::kAmx) GTEST_SKIP() << "skipped: other ISAs multiply integers";
+  Machine machine(3);
+  const int64_t n = 144, k = 1280;
+  const auto x = random_bf16(600 * k, 3);
+  for (const WeightFormat format : formats()) {
+    GgufMatrix matrix = random_matrix(format, n, k);
+    const PackedWeight weight = make_weight(machine, format, n, k);
+    pack_at(machine, matrix, weight, 0);
+    const PackedWeight plain = make_weight(machine, WeightFormat::kBFloat16, n, k);
+    pack_values_at(machine, matrix, plain, 0);
+    for (const int64_t m : {1, 3, 16, 17, 64, 130, 600}) {
+      const auto got = multiply(machine, x, m, weight, GetParam());
+      const auto expected = multiply(machine, x, m, plain, GetParam());
+      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
+          << weight_format_name(format) << ": m " << m;
+    }
+  }
+}
+
+// A number that is none makes its row none, and no other; numbers far apart and tiny ones stay.
+TEST_P(MatmulGgufTest, NumbersOfAllSizes) {
+  if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU multiplies bf16";
+  Machine machine(1);
+  const int64_t n = 17, k = 256;
+  for (const WeightFormat format : formats()) {
+    GgufMatrix matrix = random_matrix(format, n, k);
+    const PackedWeight weight = make_weight(machine, format, n, k);
+    pack_at(machine, matrix, weight, 0);
+    auto x = random_bf16(3 * k, 6);
+    for (int64_t i = 0; i < k; ++i) {
+      const auto value = static_cast<float>(x[static_cast<size_t>(i)]);
+      x[static_cast<size_t>(i)] = BFloat16(std::ldexp(value, static_cast<int>(i % 60) - 30));
+      x[static_cast<size_t>(k + i)] = BFloat16(std::ldexp(value, i < 64 ? -126 : -60));
+    }
+    expect_near(multiply(machine, x, 2, weight, GetParam()), x, 2, matrix);
+    x[static_cast<size_t>(2 * k + 40)] = BFloat16(std::numeric_limits<float>::infinity());
+    const auto out = multiply(machine, x, 3, weight, GetParam());
+    for (int64_t j = 0; j < n; ++j) {
+      EXPECT_FALSE(std::isnan(out[static_cast<size_t>(n + j)]));
+      EXPECT_FALSE(std::isfinite(out[static_cast<size_t>(2 * n + j)])) << j;
     }
   }
 }
@@ -186,21 +281,20 @@ TEST_P(MatmulGgufTest, HasTheBitsOfTheSameNumbersInBf16) {
 // As q, k and v: own values at rows that begin in the middle of a panel.
 TEST_P(MatmulGgufTest, MatricesSideBySideKeepTheirValues) {
   Machine machine(2);
-  const int64_t k = 512;
+  const int64_t k = 512, n = 150 + 51 + 29;
+  const auto x = random_bf16(5 * k, 5);
   for (const WeightFormat format : formats()) {
     if (!keeps_gguf(machine.device(), format)) continue;
-    const PackedWeight weight = make_weight(machine, format, 150 + 51 + 29, k);
-    const PackedWeight plain = make_weight(machine, WeightFormat::kBFloat16, 150 + 51 + 29, k);
+    const PackedWeight weight = make_weight(machine, format, n, k);
+    std::vector<std::pair<int64_t, GgufMatrix>> parts;
     int64_t first = 0;
     for (const int64_t height : {150, 51, 29}) {
-      GgufMatrix matrix = random_matrix(format, height, k, static_cast<uint32_t>(first));
-      pack_at(machine, matrix, weight, first);
-      pack_values_at(machine, matrix, plain, first);
+      parts.emplace_back(first, random_matrix(format, height, k, static_cast<uint32_t>(first)));
+      pack_at(machine, parts.back().second, weight, first);
       first += height;
     }
-    const auto x = random_bf16(5 * k, 5);
-    expect_same(multiply(machine, x, 5, weight, GetParam()),
-                multiply(machine, x, 5, plain, GetParam()));
+    const auto out = multiply(machine, x, 5, weight, GetParam());
+    for (const auto& [begin, part] : parts) expect_near(out, x, 5, part, begin, n);
   }
 }
 

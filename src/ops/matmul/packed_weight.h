@@ -72,13 +72,14 @@ constexpr bool stores_integers(WeightFormat format) {
 constexpr bool stores_gguf(WeightFormat format) {
   return format.numbers == WeightNumbers::kGguf4 || format.numbers == WeightNumbers::kGguf8;
 }
-// Whether a number is a code, which stands for another with the values of its group.
-constexpr bool stores_codes(WeightFormat format) {
-  return format.numbers != WeightNumbers::kBFloat16;
-}
 // Whether codes have scales of f32.
 constexpr bool has_scales(WeightFormat format) {
   return stores_e4m3(format) || stores_integers(format);
+}
+
+// Whether a number is a code, which stands for another with the values of its group.
+constexpr bool stores_codes(WeightFormat format) {
+  return has_scales(format) || stores_gguf(format);
 }
 
 // Groups of one row of a format that has scales, and so the row's scales.

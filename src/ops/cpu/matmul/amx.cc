@@ -8,7 +8,7 @@
 #include <immintrin.h>
 
 #include "ops/cpu/matmul/block.h"
-#include "ops/cpu/matmul/gguf_avx512.h"
+#include "ops/cpu/matmul/gguf_converted.h"
 #include "ops/cpu/matmul/integers.h"
 #include "ops/cpu/matmul/integers_avx512.h"
 
@@ -304,7 +304,7 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
   write_sums(problem, job, sums);
 }
 
-constexpr MatmulKernel kKernel = {
+constexpr MatmulKernel kBf16Kernel = {
     .max_rows = kMaxRowTiles * kTileRows,
     .max_panels = kMaxPanels,
     .row_multiple = 2 * kTileRows,
@@ -312,9 +312,24 @@ constexpr MatmulKernel kKernel = {
     .scratch_bytes = kSumFloats * sizeof(float) + kPackedHalves * sizeof(uint16_t),
     .run = &run_job,
     .convert_uint4 = &convert_uint4_avx512,
-    .convert_uint8 = &convert_integers<8>,
-    .convert_gguf4 = &convert_gguf_avx512<4>,
-    .convert_gguf8 = &convert_gguf_avx512<8>};
+    .convert_uint8 = &convert_integers<8>};
+
+void run_gguf(const MatmulProblem& problem, const GgufPanels& panels, const MatmulJob& job,
+              std::byte* scratch) {
+  run_converted(problem, panels, job, kBf16Kernel, scratch);
+}
+
+constexpr MatmulKernel with_gguf(MatmulKernel kernel) {
+  kernel.gguf = {.max_rows = kGgufRowBlocks * kernel.max_rows,
+                 .max_panels = kernel.max_panels,
+                 .row_multiple = kernel.row_multiple,
+                 .panel_multiple = kernel.panel_multiple,
+                 .scratch_bytes = converted_scratch_bytes(kernel),
+                 .run = &run_gguf};
+  return kernel;
+}
+
+constexpr MatmulKernel kKernel = with_gguf(kBf16Kernel);
 
 }  // namespace
 

@@ -6,7 +6,7 @@
 
 #include "ops/cpu/matmul/fma.h"
 #include "ops/cpu/matmul/gguf_avx512.h"
-#include "ops/cpu/matmul/integers.h"
+#include "ops/cpu/matmul/gguf_products.h"
 #include "ops/cpu/matmul/integers_avx512.h"
 
 namespace sluice {
@@ -18,10 +18,6 @@ struct Avx512Vector {
   static constexpr int kPerPanel = 1;
   static constexpr int kAccumulators = 24;
   static constexpr int kTileRows = 12;
-  static constexpr auto kConvertUint4 = &convert_uint4_avx512;
-  static constexpr auto kConvertUint8 = &convert_integers<8>;
-  static constexpr auto kConvertGguf4 = &convert_gguf_avx512<4>;
-  static constexpr auto kConvertGguf8 = &convert_gguf_avx512<8>;
 
   static Register load(const float* p) { return _mm512_load_ps(p); }
   static void store(float* p, Register v) { _mm512_store_ps(p, v); }
@@ -43,19 +39,19 @@ struct Avx512Vector {
   }
 };
 
-MatmulKernel make_kernel() {
-  MatmulKernel kernel = make_fma_kernel<Avx512Vector>();
-  if (__builtin_cpu_supports("avx512bf16")) {
-    kernel.convert_gguf4 = &convert_gguf4_avx512bf16;
-    kernel.convert_gguf8 = &convert_gguf8_avx512bf16;
+struct MaddDot {
+  static __m512i run(__m512i sums, __m512i w, __m512i x) {
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(w, x));
   }
-  return kernel;
-}
+};
 
 }  // namespace
 
 const MatmulKernel& matmul_kernel_avx512() {
-  static const MatmulKernel kernel = make_kernel();
+  static const MatmulKernel kernel = make_fma_kernel<Avx512Vector>(
+      &convert_uint4_avx512, __builtin_cpu_supports("avx512vnni")
+                                 ? gguf_kernel_avx512vnni()
+                                 : make_gguf_kernel<GgufVector512<MaddDot>>());
   return kernel;
 }
 

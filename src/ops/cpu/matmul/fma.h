@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ops/cpu/matmul/block.h"
+#include "ops/cpu/matmul/integers.h"
 
 namespace sluice {
 namespace {
@@ -27,8 +28,7 @@ inline constexpr int kWidestTile = 4;                           // panels
 inline constexpr int64_t kPrefetch = 512;
 
 // `Vector` provides: Register, kPerPanel (registers that hold 16 floats), kAccumulators (how many
-// sums fit beside the operands), kTileRows, the conversions of MatmulKernel,
-// and load_even, load_odd, load, store, broadcast, fma.
+// sums fit beside the operands), kTileRows, and load_even, load_odd, load, store, broadcast, fma.
 
 // Panels that a tile of `rows` rows covers at once: enough independent sums to hide the latency of
 // the FMA, and several streams of weights in flight when there are few rows.
@@ -169,7 +169,6 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
   float* const sums = reinterpret_cast<float*>(scratch);
   float* const rows = sums + kMaxRows * kSumStride;
   std::memset(sums, 0, static_cast<size_t>(job.num_rows * kSumStride) * sizeof(float));
-  if (problem.adds) read_job(problem, job, sums, kSumStride);
 
   const int64_t num_blocks = (problem.padded_k + kBlockK - 1) / kBlockK;
   const int64_t blocks_per_pass = kMaxRows / job.num_rows;  // few rows: all of k in one pass
@@ -193,17 +192,17 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
 
 // Scratch: sums [kMaxRows][kSumStride], then converted rows.
 template <typename Vector>
-constexpr MatmulKernel make_fma_kernel() {
+constexpr MatmulKernel make_fma_kernel(MatmulKernel::Convert convert_uint4,
+                                       const GgufKernel& gguf) {
   return {.max_rows = kMaxRows,
           .max_panels = kMaxPanels,
           .row_multiple = Vector::kTileRows,
           .panel_multiple = kWidestTile,
           .scratch_bytes = sizeof(float) * kMaxRows * (kSumStride + kRowStride),
           .run = &run_job<Vector>,
-          .convert_uint4 = Vector::kConvertUint4,
-          .convert_uint8 = Vector::kConvertUint8,
-          .convert_gguf4 = Vector::kConvertGguf4,
-          .convert_gguf8 = Vector::kConvertGguf8};
+          .convert_uint4 = convert_uint4,
+          .convert_uint8 = &convert_integers<8>,
+          .gguf = gguf};
 }
 
 }  // namespace

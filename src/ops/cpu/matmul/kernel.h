@@ -27,7 +27,7 @@ struct MatmulProblem {
   const uint16_t* bias = nullptr;    // bf16 [n] or null
   void* out = nullptr;               // f32 or bf16 [m, n]
   bool out_is_f32 = false;
-  bool adds = false;  // sums go on from those in out
+  bool adds = false;  // sums go on from those in out; the AMX kernel alone does
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -42,20 +42,37 @@ struct MatmulJob {
   int64_t num_panels = 0;
 };
 
-// The values of a group of columns of GGUF's blocks, for the 16 rows of a panel; scales are the
-// bits of f16.
-struct GgufGroup {
-  const int8_t* factors = nullptr;
-  const uint8_t* minima = nullptr;  // null, and min_scales, of a format without
-  const uint16_t* scales = nullptr;
-  const uint16_t* min_scales = nullptr;
+// The panels of a weight in GGUF's blocks, block by block, so that a product reads each as one
+// stream: scales and min_scales, f16 [16 out features], factors and minima, i8 and u8 [groups][16],
+// then the codes in the order of a panel. Without minima two of these are absent.
+struct GgufPanels {
+  const uint8_t* data = nullptr;
+  int64_t panel_bytes = 0;
+  int64_t block_bytes = 0;
+  int64_t value_bytes = 0;  // of a block
+  int64_t k = 0;
+  int64_t group_cols = 0;
+  int64_t block_cols = 0;
+  bool has_minima = false;
+  bool is_4 = false;  // bits of a code, else 8
+};
+
+// Computes a job of a problem whose `weight` is not read. REQUIRES and order of accumulation: as
+// MatmulKernel, but that the chain is one of groups.
+struct GgufKernel {
+  int64_t max_rows = 0;
+  int64_t max_panels = 0;
+  int64_t row_multiple = 1;
+  int64_t panel_multiple = 1;
+  size_t scratch_bytes = 0;
+  void (*run)(const MatmulProblem& problem, const GgufPanels& panels, const MatmulJob& job,
+              std::byte* scratch) = nullptr;
 };
 
 // REQUIRES of run: num_rows <= max_rows, num_panels <= max_panels, 64-byte aligned scratch; with
 // `adds` out is f32 of whole panels, without bias.
 // Order of accumulation: a kernel visits k of each output element in one order that depends on k
-// alone, never on the job. A row is therefore independent of its neighbours. It is one chain, so a
-// product that is cut at a multiple of kPaddedKMultiple and goes on with `adds` has the same bits.
+// alone, never on the job. A row is therefore independent of its neighbours.
 struct MatmulKernel {
   int64_t max_rows = 0;        // of a job: bounds the scratch
   int64_t max_panels = 0;      // of a job
@@ -68,12 +85,7 @@ struct MatmulKernel {
                            uint16_t* to);
   Convert convert_uint4 = nullptr;
   Convert convert_uint8 = nullptr;
-  // Lines of a panel whose columns are of one group of GGUF's blocks, to lines of the bf16 that
-  // their codes stand for.
-  using ConvertGguf = void (*)(const uint8_t* from, const GgufGroup& group, int64_t num_lines,
-                               uint16_t* to);
-  ConvertGguf convert_gguf4 = nullptr;
-  ConvertGguf convert_gguf8 = nullptr;
+  GgufKernel gguf = {};
 };
 
 // REQUIRES of each: the CPU has its ISA. AVX2 and AVX-512 give equal bits; scalar and AMX differ.
@@ -81,11 +93,7 @@ const MatmulKernel& matmul_kernel_scalar();
 const MatmulKernel& matmul_kernel_avx2();
 const MatmulKernel& matmul_kernel_avx512();
 const MatmulKernel& matmul_kernel_amx();
-
-// Conversions of matmul_kernel_avx512 where the CPU has AVX-512-BF16; the same bits.
-void convert_gguf4_avx512bf16(const uint8_t* from, const GgufGroup& group, int64_t num_lines,
-                              uint16_t* to);
-void convert_gguf8_avx512bf16(const uint8_t* from, const GgufGroup& group, int64_t num_lines,
-                              uint16_t* to);
+// The part of matmul_kernel_avx512 for a CPU with AVX-512-VNNI too; the same bits.
+const GgufKernel& gguf_kernel_avx512vnni();
 
 }  // namespace sluice

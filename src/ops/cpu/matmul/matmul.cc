@@ -54,21 +54,23 @@ Product product_of(const char* op, const PackedWeight& weight) {
 // are about as many jobs as wanted.
 JobPlan plan_jobs(const Product& product, const MatmulKernel& kernel, int64_t wanted_jobs) {
   const MatmulProblem& problem = product.problem;
-  const int64_t max_rows = product.max_rows(kernel);
-  JobPlan plan;
-  const int64_t even_rows = ceil_div(problem.m, ceil_div(problem.m, max_rows));
-  plan.rows_per_job = std::min(round_up(even_rows, kernel.row_multiple), max_rows);
-  plan.num_row_blocks = ceil_div(problem.m, plan.rows_per_job);
-  plan.num_panels = ceil_div(problem.n, kPanelRows);
-  const int64_t share = ceil_div(plan.num_panels * plan.num_row_blocks, wanted_jobs);
-  plan.panels_per_job = std::min(round_up(share, kernel.panel_multiple), kernel.max_panels);
-  return plan;
+  const auto plan_for = [&](const auto& limits) {
+    JobPlan plan;
+    const int64_t even_rows = ceil_div(problem.m, ceil_div(problem.m, limits.max_rows));
+    plan.rows_per_job = std::min(round_up(even_rows, limits.row_multiple), limits.max_rows);
+    plan.num_row_blocks = ceil_div(problem.m, plan.rows_per_job);
+    plan.num_panels = ceil_div(problem.n, kPanelRows);
+    const int64_t share = ceil_div(plan.num_panels * plan.num_row_blocks, wanted_jobs);
+    plan.panels_per_job = std::min(round_up(share, limits.panel_multiple), limits.max_panels);
+    return plan;
+  };
+  return stores_gguf(product.scaled.format) ? plan_for(kernel.gguf) : plan_for(kernel);
 }
 
 void run_job_of(const Product& product, const MatmulJob& job, const MatmulKernel& kernel) {
   if (stores_gguf(product.scaled.format)) {
-    run_gguf_job(product.problem, product.scaled, job, kernel,
-                 thread_scratch(gguf_scratch_bytes(kernel)));
+    kernel.gguf.run(product.problem, product.scaled.gguf(), job,
+                    thread_scratch(kernel.gguf.scratch_bytes));
   } else if (product.scaled.data != nullptr) {
     run_scaled_job(product.problem, product.scaled, job, kernel,
                    thread_scratch(scaled_scratch_bytes(kernel)));

@@ -21,20 +21,25 @@ constexpr int64_t kChunkK = 64;  // source columns in flight: two cache lines of
 
 // Values of rows and groups of their columns: scales, zero points and others.
 struct ValueArray {
-  const std::byte* data = nullptr;  // [rows / scale_rows][per_row]
+  const std::byte* data = nullptr;  // [rows / scale_rows][blocks][per_block]
   int64_t item_bytes = 0;           // 1, 2 or 4
   int64_t per_row = 0;
+  int64_t per_block = 0;
 };
 
 // The data of a task: plain values, since the args' views do not outlive their caller.
 struct PackProblem {
   const std::byte* src = nullptr;        // [row_end - row_begin][k], of any type, at any alignment
   const WeightReader* reader = nullptr;  // in place of src
-  std::byte* dst = nullptr;              // panels panel_bytes apart: [padded_k / 2][16] pairs
-  int64_t panel_bytes = 0;               // values included, which follow the pairs
-  ValueArray values[4] = {};             // in the order of the layout; without data: none
-  int64_t scale_rows = 1;                // rows of src that have one row of values
-  int64_t row_begin = 0;                 // rows of the weight that src holds
+  std::byte* dst = nullptr;              // panels panel_bytes apart, of blocks of columns
+  int64_t panel_bytes = 0;
+  int64_t block_cols = 0;     // all columns, but for GGUF
+  int64_t block_bytes = 0;    // pairs [block_cols / 2][16] and values
+  int64_t pairs_at = 0;       // in a block
+  int64_t values_at = 0;      // likewise
+  ValueArray values[4] = {};  // in the order of the layout; without data: none
+  int64_t scale_rows = 1;     // rows of src that have one row of values
+  int64_t row_begin = 0;      // rows of the weight that src holds
   int64_t row_end = 0;
   int64_t num_rows = 0;  // of the weight
   int64_t k = 0;
@@ -121,56 +126,79 @@ void zero_padding(Item* lines, int64_t num_lines, int64_t num_rows) {
   }
 }
 
-// Values of rows [row_begin, row_end) of a panel, whose first is row `first` of the weight, to
-// `dst`: [per_row][16].
-template <typename Item>
-void pack_values(const PackProblem& problem, const ValueArray& values, int64_t first,
-                 int64_t row_begin, int64_t row_end, Item* dst) {
-  for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t scale_row = (first + row - problem.row_begin) / problem.scale_rows;
-    const Item* src = reinterpret_cast<const Item*>(values.data) + scale_row * values.per_row;
-    for (int64_t i = 0; i < values.per_row; ++i) dst[i * kPanelRows + row] = src[i];
-  }
-  const bool is_last = problem.row_end == problem.num_rows && row_end < kPanelRows;
-  if (is_last) zero_padding(dst, values.per_row, row_end);
+// The rows of a panel that a problem has.
+struct PanelRows {
+  int64_t in_src = 0;  // the first
+  int64_t begin = 0;   // rows [begin, end) of the panel
+  int64_t end = 0;
+  bool is_last = false;  // the others up to 16 are padding
+};
+
+PanelRows rows_of(const PackProblem& problem, int64_t panel) {
+  const int64_t first = panel * kPanelRows;
+  PanelRows rows;
+  rows.begin = std::max(problem.row_begin - first, int64_t{0});
+  rows.end = std::min(problem.row_end - first, kPanelRows);
+  rows.in_src = first + rows.begin - problem.row_begin;
+  rows.is_last = problem.row_end == problem.num_rows && rows.end < kPanelRows;
+  return rows;
 }
 
-// All values of these rows, one array after the other.
-void pack_all_values(const PackProblem& problem, int64_t first, int64_t row_begin, int64_t row_end,
+// Values of a block to `dst`: [per_block][16].
+template <typename Item>
+void pack_values(const PackProblem& problem, const ValueArray& values, const PanelRows& rows,
+                 int64_t block, Item* dst) {
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int64_t scale_row = (rows.in_src + row - rows.begin) / problem.scale_rows;
+    const Item* src = reinterpret_cast<const Item*>(values.data) + scale_row * values.per_row +
+                      block * values.per_block;
+    for (int64_t i = 0; i < values.per_block; ++i) dst[i * kPanelRows + row] = src[i];
+  }
+  if (rows.is_last) zero_padding(dst, values.per_block, rows.end);
+}
+
+// All values of a block, one array after the other.
+void pack_all_values(const PackProblem& problem, const PanelRows& rows, int64_t block,
                      std::byte* dst) {
   for (const ValueArray& values : problem.values) {
     if (values.data == nullptr) return;
-    const auto pack = [&](auto* to) {
-      pack_values(problem, values, first, row_begin, row_end, to);
-    };
+    const auto pack = [&](auto* to) { pack_values(problem, values, rows, block, to); };
     if (values.item_bytes == 4) pack(reinterpret_cast<uint32_t*>(dst));
     if (values.item_bytes == 2) pack(reinterpret_cast<uint16_t*>(dst));
     if (values.item_bytes == 1) pack(reinterpret_cast<uint8_t*>(dst));
-    dst += values.per_row * kPanelRows * values.item_bytes;
+    dst += values.per_block * kPanelRows * values.item_bytes;
   }
 }
 
-// A row is every 16th pair of its panel, so calls for neighbouring rows may share a panel.
+// Pairs of columns [begin, begin + block_cols) to `dst`. A row is every 16th pair of its panel, so
+// calls for neighbouring rows may share a panel.
 template <typename Element>
-void pack_panel(const PackProblem& problem, int64_t panel) {
-  auto* const dst = reinterpret_cast<Pair<Element>*>(problem.dst + panel * problem.panel_bytes);
-  const int64_t first = panel * kPanelRows;
-  const int64_t row_begin = std::max(problem.row_begin - first, int64_t{0});
-  const int64_t row_end = std::min(problem.row_end - first, kPanelRows);
+void pack_pairs(const PackProblem& problem, const PanelRows& rows, const std::byte* src,
+                int64_t begin, Pair<Element>* dst) {
   const int64_t row_bytes = problem.k * static_cast<int64_t>(sizeof(Element));
-  const std::byte* src =
-      fetch_rows(problem, first + row_begin - problem.row_begin, row_end - row_begin, row_bytes);
-  for (int64_t begin = 0; begin < problem.padded_k; begin += kChunkK) {
-    const int64_t end = std::min(begin + kChunkK, problem.padded_k);
-    for (int64_t row = row_begin; row < row_end; ++row) {
-      pack_row_chunk<Element>(src + (row - row_begin) * row_bytes, begin, end, problem.k,
-                              dst + begin / 2 * kPanelRows + row);
+  const int64_t block_end = begin + problem.block_cols;
+  for (int64_t at = begin; at < block_end; at += kChunkK) {
+    const int64_t end = std::min(at + kChunkK, block_end);
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      pack_row_chunk<Element>(src + (row - rows.begin) * row_bytes, at, end, problem.k,
+                              dst + (at - begin) / 2 * kPanelRows + row);
     }
   }
-  const bool is_last = problem.row_end == problem.num_rows && row_end < kPanelRows;
-  if (is_last) zero_padding(dst, problem.padded_k / 2, row_end);
-  pack_all_values(problem, first, row_begin, row_end,
-                  reinterpret_cast<std::byte*>(dst + problem.padded_k / 2 * kPanelRows));
+  if (rows.is_last) zero_padding(dst, problem.block_cols / 2, rows.end);
+}
+
+template <typename Element>
+void pack_panel(const PackProblem& problem, int64_t panel) {
+  const PanelRows rows = rows_of(problem, panel);
+  const int64_t row_bytes = problem.k * static_cast<int64_t>(sizeof(Element));
+  const std::byte* src = fetch_rows(problem, rows.in_src, rows.end - rows.begin, row_bytes);
+  std::byte* dst = problem.dst + panel * problem.panel_bytes;
+  for (int64_t begin = 0; begin < problem.padded_k; begin += problem.block_cols) {
+    pack_pairs<Element>(problem, rows, src, begin,
+                        reinterpret_cast<Pair<Element>*>(dst + problem.pairs_at));
+    pack_all_values(problem, rows, begin / problem.block_cols, dst + problem.values_at);
+    dst += problem.block_bytes;
+  }
 }
 
 // The order of the columns of rows [row_begin, row_begin + num_rows), and for each of their panels
@@ -204,20 +232,24 @@ OrderProblem order_problem(const PackWeightArgs& args) {
           .k = dst.num_cols};
 }
 
-ValueArray value_array(const TensorView& values) {
-  if (!values.present()) return {};
-  return {.data = values.bytes(),
-          .item_bytes = static_cast<int64_t>(dtype_bytes(values.dtype())),
-          .per_row = values.dim(1)};
-}
-
-// Those of a format, without gaps.
+// The values of a format, without gaps, and where they are: of GGUF before the codes of a block.
 void set_values(const PackWeightArgs& args, PackProblem& problem) {
   const GgufValues& gguf = args.values;
+  const int64_t num_blocks = problem.padded_k / problem.block_cols;
   int64_t count = 0;
   for (const TensorView& values :
-       {args.scales, args.zeros, gguf.factors, gguf.minima, gguf.scales, gguf.min_scales}) {
-    if (values.present()) problem.values[count++] = value_array(values);
+       {args.scales, args.zeros, gguf.scales, gguf.min_scales, gguf.factors, gguf.minima}) {
+    if (!values.present()) continue;
+    problem.values[count++] = {.data = values.bytes(),
+                               .item_bytes = static_cast<int64_t>(dtype_bytes(values.dtype())),
+                               .per_row = values.dim(1),
+                               .per_block = values.dim(1) / num_blocks};
+  }
+  const auto panels = ScaledPanels::of(args.dst.format, args.dst.num_rows, problem.k);
+  if (stores_gguf(args.dst.format)) {
+    problem.pairs_at = panels.gguf().value_bytes;
+  } else {
+    problem.values_at = panels.numbers_bytes;
   }
 }
 
@@ -245,12 +277,14 @@ void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
       .reader = args.reader,
       .dst = args.dst.data,
       .panel_bytes = static_cast<int64_t>(weight_bytes(format, kPanelRows, padded_k)),
+      .block_cols = stores_gguf(format) ? format.block_cols : padded_k,
       .scale_rows = args.scale_rows,
       .row_begin = args.row_begin,
       .row_end = args.row_begin + args.src.dim(0),
       .num_rows = args.dst.num_rows,
       .k = k,
       .padded_k = padded_k};
+  problem.block_bytes = problem.panel_bytes / (padded_k / problem.block_cols);
   set_values(args, problem);
   switch (args.src.dtype()) {
     case DType::kBF16:

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cpu/matmul/gguf_job.h"
 #include "ops/cpu/matmul/kernel.h"
 #include "ops/cpu/matmul/scaled_job.h"
 #include "ops/matmul/packed_weight.h"
@@ -31,11 +30,6 @@ const MatmulKernel& kernel_of(CpuIsa isa);
 struct Product {
   MatmulProblem problem;
   ScaledPanels scaled;  // no data: the weight is bf16
-
-  // Rows of a job at most.
-  int64_t max_rows(const MatmulKernel& kernel) const {
-    return stores_gguf(scaled.format) ? kGgufRowBlocks * kernel.max_rows : kernel.max_rows;
-  }
 
   // The product with the weight `offset` bytes further on, of the same shape and format.
   Product at(size_t offset) const {

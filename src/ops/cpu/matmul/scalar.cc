@@ -3,7 +3,8 @@
 // Used by matmul/matmul.cc. One row and one panel at a time, multiply then add (no fused
 // rounding), ascending k. Thread rule: see matmul/kernel.h.
 #include "ops/cpu/matmul/block.h"
-#include "ops/cpu/matmul/gguf.h"
+#include "ops/cpu/matmul/gguf_products.h"
+#include "ops/cpu/matmul/integers.h"
 
 namespace sluice {
 namespace {
@@ -15,9 +16,6 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* /*sc
     for (int64_t row = job.row_begin; row < job.row_begin + job.num_rows; ++row) {
       const uint16_t* x = problem.x + row * problem.x_stride;
       float sums[kPanelRows] = {};
-      if (problem.adds) {
-        read_job(problem, {row, 1, panel, 1}, sums, kPanelRows);
-      }
       for (int64_t k = 0; k < problem.k; ++k) {
         const uint16_t* column = weight + (k / 2) * 2 * kPanelRows + k % 2;
         const float value = widen(x[k]);
@@ -28,13 +26,82 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* /*sc
   }
 }
 
+// The `Vector` of matmul/gguf_products.h: 16 rows in an array.
+struct ScalarGgufVector {
+  struct Integers {
+    int32_t lanes[kPanelRows];
+  };
+  struct Register {
+    float lanes[kPanelRows];
+  };
+  using CodePairs = const int16_t*;
+  static constexpr int kPerPanel = 1;
+  static constexpr int kGgufRows = 4;
+
+  template <typename Result, typename Lane>
+  static Result each(const Lane& lane) {
+    Result result;
+    for (int64_t i = 0; i < kPanelRows; ++i) result.lanes[i] = lane(i);
+    return result;
+  }
+  static void expand(const uint8_t* from, bool is_4, int64_t num_lines, int16_t* to) {
+    for (int64_t i = 0; i < num_lines * 2 * kPanelRows; ++i) {
+      to[i] = is_4 ? static_cast<int16_t>(from[i / 2] >> (i % 2 * 4) & 15)
+                   : static_cast<int16_t>(static_cast<int8_t>(from[i]));
+    }
+  }
+  // Exact where it is finite: the bits of f16, moved to where f32 has them, are 2^112 times too
+  // small, also of subnormal numbers.
+  static float widen_half(uint16_t half) {
+    const uint32_t bits = static_cast<uint32_t>(half & 0x7fff) << 13;
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return (half & 0x8000 ? -value : value) * 0x1p112f;
+  }
+  static void read_steps(const GgufGroup& group, GgufSteps& to) {
+    for (int64_t i = 0; i < kPanelRows; ++i) {
+      to.steps[i] = widen_half(group.scales[i]) * static_cast<float>(group.factors[i]);
+      to.offsets[i] = 0.0f;
+      if (group.minima == nullptr) continue;
+      to.offsets[i] = widen_half(group.min_scales[i]) * static_cast<float>(group.minima[i]);
+    }
+  }
+  static Integers zero() { return {}; }
+  static const int16_t* load_pairs(const int16_t* pairs) { return pairs; }
+  static const int16_t* broadcast_pair(const int16_t* pair) { return pair; }
+  static Integers dot(const Integers& sums, const int16_t* w, const int16_t* x) {
+    return each<Integers>(
+        [&](int64_t i) { return sums.lanes[i] + w[2 * i] * x[0] + w[2 * i + 1] * x[1]; });
+  }
+  static Register load(const float* p) {
+    return each<Register>([&](int64_t i) { return p[i]; });
+  }
+  static void store(float* p, const Register& v) { std::memcpy(p, v.lanes, sizeof(v.lanes)); }
+  static Register broadcast(const float* p) {
+    return each<Register>([&](int64_t) { return *p; });
+  }
+  static Register to_float(const Integers& v) {
+    return each<Register>([&](int64_t i) { return static_cast<float>(v.lanes[i]); });
+  }
+  static Register multiply(const Register& a, const Register& b) {
+    return each<Register>([&](int64_t i) { return a.lanes[i] * b.lanes[i]; });
+  }
+  static Register multiply_add(const Register& a, const Register& b, const Register& c) {
+    return each<Register>(
+        [&](int64_t i) { return __builtin_fmaf(a.lanes[i], b.lanes[i], c.lanes[i]); });
+  }
+  static Register multiply_subtract(const Register& a, const Register& b, const Register& c) {
+    return each<Register>(
+        [&](int64_t i) { return __builtin_fmaf(-a.lanes[i], b.lanes[i], c.lanes[i]); });
+  }
+};
+
 constexpr MatmulKernel kKernel = {.max_rows = 64,
                                   .max_panels = 16,
                                   .run = &run_job,
                                   .convert_uint4 = &convert_integers<4>,
                                   .convert_uint8 = &convert_integers<8>,
-                                  .convert_gguf4 = &convert_gguf<4>,
-                                  .convert_gguf8 = &convert_gguf<8>};
+                                  .gguf = make_gguf_kernel<ScalarGgufVector>()};
 
 }  // namespace
 

@@ -14,9 +14,7 @@ namespace sluice::cpu {
 
 // Packed layout of a panel: the numbers in the order of matmul/kernel.h, a byte or half a byte
 // each, the even column in the lower half; then the scales, f32 [scales_per_row][16 out features];
-// then the zero points of integers, u8 of the same shape. Those of GGUF's blocks have factors and
-// minima, i8 and u8 [groups][16], then scales and min_scales, f16 [blocks][16], in place of scales.
-// Padding is zero, in scales too. After the
+// then the zero points of integers, u8 of the same shape. Padding is zero, in scales too. After the
 // last panel come the orders of a format that has them, i32 [num_orders][k], and i32 [num_panels]:
 // the order of each panel.
 struct ScaledPanels {
@@ -36,6 +34,20 @@ struct ScaledPanels {
   // Where the orders begin, and where the weight ends.
   size_t orders_offset() const { return static_cast<size_t>(num_panels * panel_bytes); }
   size_t num_bytes() const;
+
+  // Of a format of GGUF's blocks, whose layout is that of GgufPanels.
+  int64_t gguf_block_bytes() const { return panel_bytes / (k / format.block_cols); }
+  GgufPanels gguf() const {
+    return {.data = reinterpret_cast<const uint8_t*>(data),
+            .panel_bytes = panel_bytes,
+            .block_bytes = gguf_block_bytes(),
+            .value_bytes = gguf_value_bytes(format, format.block_cols) * kPanelRows,
+            .k = k,
+            .group_cols = format.group_cols,
+            .block_cols = format.block_cols,
+            .has_minima = format.has_minima,
+            .is_4 = format.numbers == WeightNumbers::kGguf4};
+  }
 
   // The order of a panel's columns; null for that of x.
   const int32_t* order_of(int64_t panel) const;
