@@ -237,10 +237,9 @@ void store_dummy_rows(const WeightSource& source, const DummyRows& rows, Stream&
     part.row_begin += by_heads ? padding.padded_units(at) : at;
     part.shape[0] = num;
     ScaleRows scales;
-    if (!rows.codes.empty()) scales = dummy_scales(source.matrix.format, num, num_cols);
-    const int64_t of_gguf = by_heads ? padding.padded_units(num) : num;
-    if (stores_gguf(part.matrix.format))
-      scales = dummy_scales(part.matrix.format, of_gguf, num_cols);
+    const bool pads_first = by_heads && stores_gguf(part.matrix.format);
+    const int64_t num_values = pads_first ? padding.padded_units(num) : num;
+    if (!rows.codes.empty()) scales = dummy_scales(part.matrix.format, num_values, num_cols);
     const auto bytes = rows.cut(in_rows, num, source.slice.col_begin, num_cols);
     if (source.pads()) {
       store_padded(part, rows.dtype(), bytes, std::move(scales), stream);

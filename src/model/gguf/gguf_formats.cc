@@ -1,3 +1,4 @@
+// A module has a format by the type of its tensor; what does not fit is left out, and becomes bf16.
 #include "model/gguf/gguf_formats.h"
 
 #include <algorithm>
@@ -42,6 +43,7 @@ void set_gguf_formats(const GgufMetadata& metadata, ModelConfig& model) {
       }
     }
   }
+  // Heads that are padded lie apart in the columns of their output projection.
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const auto* attention = std::get_if<Attention>(&model.layers[i].mixer);
     if (attention != nullptr && attention->padding().present()) {

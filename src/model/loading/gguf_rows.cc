@@ -1,3 +1,5 @@
+// Blocks are read at once, in the order of the checkpoint's rows; codes are taken out of them on the
+// threads that pack.
 #include "model/loading/gguf_rows.h"
 
 #include <algorithm>
@@ -25,6 +27,7 @@ std::vector<int32_t> rows_of(const WeightSource& source) {
   return rows;
 }
 
+// Of f16.
 bool is_finite(uint16_t half) { return (half & 0x7c00) != 0x7c00; }
 
 }  // namespace
