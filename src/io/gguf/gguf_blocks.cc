@@ -161,6 +161,7 @@ void codes_of(const std::byte* block, int8_t* codes) {
   for (int64_t i = 0; i < kElements; ++i) codes[i] = static_cast<int8_t>(code(block, i));
 }
 
+// One scale, no minimum.
 int code_q8_0(const std::byte* block, int64_t i) { return signed_at(block + 2, i); }
 void values_q8_0(const std::byte* block, GgufBlockValues& values) { set_scale(block, 0, values); }
 
@@ -175,9 +176,11 @@ void set_offset(const std::byte* block, GgufBlockValues& values) {
 }
 int code_q4_1(const std::byte* block, int64_t i) { return nibble(block + 4, i); }
 
+// The constant that decoding subtracts is taken from the code, which has room for it in 8 bits.
 int code_q5_0(const std::byte* block, int64_t i) { return five_bits(block + 2, i) - 16; }
 int code_q5_1(const std::byte* block, int64_t i) { return five_bits(block + 4, i); }
 
+// Two neighbours of 16 elements have one factor and minimum.
 int code_q4_k(const std::byte* block, int64_t i) { return k_nibble(block + 16, i); }
 int code_q5_k(const std::byte* block, int64_t i) {
   const int high = unsigned_at(block + 16, i % 32) >> (i / 32) & 1;
@@ -193,6 +196,7 @@ void values_k_with_min(const std::byte* block, GgufBlockValues& values) {
   }
 }
 
+// A factor for each 16 elements, with a sign.
 void values_q6_k(const std::byte* block, GgufBlockValues& values) {
   values.scale = load<uint16_t>(block + 208);
   values.min_scale = 0;

@@ -117,6 +117,7 @@ DummyRows DummyNumbers::next_rows(WeightFormat format, std::span<const int64_t> 
 }
 
 // Minima of 15 halves of a step, the middle of 16 codes; codes of 8 bits have theirs at 0.
+// Factors are 1.
 ScaleRows dummy_gguf_values(WeightFormat format, int64_t num_rows, int64_t num_cols) {
   const auto num_groups = static_cast<size_t>(num_rows * (num_cols / format.group_cols));
   const auto num_blocks = static_cast<size_t>(num_rows * (num_cols / format.block_cols));

@@ -57,9 +57,12 @@ struct Avx2GgufVector {
   static constexpr int kPerPanel = 2;
   static constexpr int kGgufRows = 2;
 
+  // Eight bytes, zero-extended.
   static __m256i load_bytes(const uint8_t* from) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
   }
+  // Half a line, of eight rows, at a time. Of a byte with two codes the second goes to the upper
+  // half of its word.
   static void expand(const uint8_t* from, bool is_4, int64_t num_lines, int16_t* to) {
     for (int64_t half = 0; half < 2 * num_lines; ++half, to += kPanelRows) {
       __m256i pairs;
@@ -74,6 +77,7 @@ struct Avx2GgufVector {
       _mm256_store_si256(reinterpret_cast<__m256i*>(to), pairs);
     }
   }
+  // Eight scales of f16 times factors: exact, since a factor has at most 7 bits and a sign.
   static __m256 multiply_scales(const uint16_t* scales, __m256i factors) {
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
     return _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_cvtepi32_ps(factors));
