@@ -89,6 +89,7 @@ GgufMatrix random_matrix(WeightFormat format, int64_t n, int64_t k, uint32_t see
     matrix.factors.push_back(is_8_0 ? uint8_t{1} : static_cast<uint8_t>(draw()));
     matrix.minima.push_back(static_cast<uint8_t>(draw() & 63));
   }
+  // Of any size, but finite.
   const auto half = [&] {
     const uint32_t bits = draw() & 0xffff;
     const bool is_finite = (bits & 0x7c00) != 0x7c00;
@@ -109,6 +110,7 @@ PackedWeight make_weight(Machine& machine, WeightFormat format, int64_t n, int64
           .format = format};
 }
 
+// As rows of `weight` from row_begin on.
 void pack_at(Machine& machine, GgufMatrix& matrix, const PackedWeight& weight, int64_t row_begin) {
   const int64_t n = matrix.n, groups = matrix.num_groups(), blocks = matrix.num_blocks();
   GgufValues values{.factors = TensorView(matrix.factors.data(), DType::kU8, {n, groups}),
@@ -183,6 +185,7 @@ class MatmulGgufTest : public ::testing::TestWithParam<CpuIsa> {};
 INSTANTIATE_TEST_SUITE_P(EveryIsa, MatmulGgufTest, ::testing::ValuesIn(runnable_isas()),
                          [](const auto& test) { return kernels_name(test.param); });
 
+// One row, tiles of any height, and panels that end within rows.
 TEST_P(MatmulGgufTest, EveryShapeIsNearTheReference) {
   Machine machine(2);
   for (const WeightFormat format : formats()) {

@@ -140,6 +140,7 @@ void read_gguf_elements(const ModelFile& file, uint64_t begin, const GgufStorage
   }
 }
 
+// Runs of rows that follow each other in the file, as read_rows.
 void read_gguf_blocks(const ModelFile& file, uint64_t begin, const GgufStorage& storage,
                       int64_t first, std::span<std::byte> dst) {
   const GgufType& type = *storage.type;

@@ -85,6 +85,7 @@ void GgufRows::read_values(const CheckpointTensor& tensor) {
   }
 }
 
+// Padding has codes of 0, whose scale and minimum are 0, too.
 void GgufRows::read(size_t offset, std::span<std::byte> dst) const noexcept {
   int64_t row = static_cast<int64_t>(offset) / num_cols_;
   for (size_t done = 0; done < dst.size(); done += static_cast<size_t>(num_cols_), ++row) {

@@ -142,6 +142,7 @@ constexpr size_t converted_scratch_bytes(const MatmulKernel& kernel) {
          static_cast<size_t>(num_sums(kernel)) * sizeof(float) + kernel.scratch_bytes;
 }
 
+// The contract of GgufKernel::run.
 void run_converted(const MatmulProblem& problem, const GgufPanels& panels, const MatmulJob& job,
                    const MatmulKernel& kernel, std::byte* scratch) {
   const GgufScratch at = cut(kernel, scratch);

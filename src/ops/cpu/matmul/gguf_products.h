@@ -51,6 +51,7 @@ inline void store_integers(const uint16_t* x, float inverse, int16_t* to, int32_
   for (int i = 0; i < 8; ++i) sum += numbers[i];
 }
 
+// REQUIRES: a normal number.
 inline float power_of_two(int32_t exponent) {
   const uint32_t bits = static_cast<uint32_t>(exponent + 127) << 23;
   float power;
@@ -81,6 +82,8 @@ inline void quantize_columns(const uint16_t* x, int64_t row, int64_t group, int6
   }
 }
 
+// Columns [begin, begin + count) of all rows of a job. Each job does so for its rows: to share the
+// integers would take a barrier in each product.
 inline void quantize_rows(const MatmulProblem& problem, const MatmulJob& job, int64_t begin,
                           int64_t count, int64_t group_cols, const GgufX& at) {
   for (int64_t row = 0; row < job.num_rows; ++row) {
@@ -171,6 +174,7 @@ void multiply_gguf_rows(GgufTile tile, int64_t num_rows) {
   }
 }
 
+// The widths that have a tile.
 template <typename Vector>
 void multiply_gguf_panels(const GgufTile& tile, int64_t num_rows, int64_t num_panels) {
   if (num_panels == 4) {
@@ -197,6 +201,8 @@ void multiply_gguf_slice(const GgufPanels& panels, const uint8_t* first, int64_t
   GgufSteps steps[kGgufMostPanels];
   const int64_t group_cols = panels.group_cols;
   for (int64_t column = 0; column < count; column += group_cols) {
+    // Codes and values of the group, of all panels, before any product: they are read once for all
+    // rows.
     const GroupPlace place(panels, begin + column);
     const int64_t num_bytes = group_cols * kPanelRows / (panels.is_4 ? 2 : 1);
     for (int64_t panel = 0; panel < num_panels; ++panel) {
