@@ -95,7 +95,7 @@ inline void quantize_rows(const MatmulProblem& problem, const MatmulJob& job, in
   }
 }
 
-// A group of some rows of x and of neighbouring panels.
+// What a tile reads and adds to: a group of some rows of x and of neighbouring panels.
 struct GgufTile {
   const int16_t* x = nullptr;  // rows kGgufSliceCols apart
   const float* x_scales = nullptr;
@@ -254,6 +254,7 @@ void run_gguf(const MatmulProblem& problem, const GgufPanels& panels, const Matm
   write_job(problem, job, sums, kGgufSumStride);
 }
 
+// Sums, scales and sums of x for groups of 16 columns, and its integers.
 inline constexpr size_t kGgufScratchBytes =
     static_cast<size_t>(kGgufMaxRows * kGgufSumStride + 2 * kGgufValues) * sizeof(float) +
     static_cast<size_t>(kGgufMaxRows * kGgufSliceCols) * sizeof(int16_t);

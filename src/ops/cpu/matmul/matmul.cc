@@ -54,6 +54,7 @@ Product product_of(const char* op, const PackedWeight& weight) {
 // are about as many jobs as wanted.
 JobPlan plan_jobs(const Product& product, const MatmulKernel& kernel, int64_t wanted_jobs) {
   const MatmulProblem& problem = product.problem;
+  // Of the kernel, or its part for GGUF's blocks.
   const auto plan_for = [&](const auto& limits) {
     JobPlan plan;
     const int64_t even_rows = ceil_div(problem.m, ceil_div(problem.m, limits.max_rows));

@@ -38,6 +38,7 @@ struct ScalarGgufVector {
   static constexpr int kPerPanel = 1;
   static constexpr int kGgufRows = 4;
 
+  // lane(i) for each of the rows.
   template <typename Result, typename Lane>
   static Result each(const Lane& lane) {
     Result result;
@@ -58,6 +59,7 @@ struct ScalarGgufVector {
     std::memcpy(&value, &bits, sizeof(value));
     return (half & 0x8000 ? -value : value) * 0x1p112f;
   }
+  // Products of these are exact, as in the other ISAs.
   static void read_steps(const GgufGroup& group, GgufSteps& to) {
     for (int64_t i = 0; i < kPanelRows; ++i) {
       to.steps[i] = widen_half(group.scales[i]) * static_cast<float>(group.factors[i]);
