@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes out/sluice-VERSION-SYSTEM.tar.gz: the program, its manual page, completion, the files of
-# deploy/ and the licences. The program needs nothing but the C library, not older than that of the
-# system that built it; with CUDA also the driver and libcublasLt.
+# deploy/ and the licences. The program needs nothing but the C library: on x86-64 glibc 2.28 or
+# newer (python/bindings/old_glibc.cc), elsewhere not older than that of the system that built it;
+# with CUDA also the driver and libcublasLt.
 #
 #   tools/make_release.sh      SLUICE_CUDA: ON or OFF (OFF)
 #

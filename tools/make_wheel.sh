@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Makes the wheel in out/wheel, or with CUDA in out/wheel-cuda. Its tag says where it runs:
-# auditwheel finds the oldest C and C++ libraries that the symbols allow, and fails if the wheel
-# needs another library of the system.
+# Makes the wheel in out/wheel, or with CUDA in out/wheel-cuda. Its tag says where it runs, and
+# auditwheel fails if the module or the program asks for a newer symbol of the C library than the
+# tag allows, or for another library of the system.
 #
 #   tools/make_wheel.sh
 #
 # PYTHON: the interpreter (python3). WHEEL_ENV: the environment of the build tools, kept for the
 # next run (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-wheel). SLUICE_CUDA: ON or OFF (OFF).
 # SLUICE_CUDA_ARCHITECTURES: as CMake's (80-real;89;90a-real: Ampere, Ada, Hopper; what is newer
-# compiles the code of Ada when it first runs).
+# compiles the code of Ada when it first runs). WHEEL_PLATFORM: the tag (manylinux_2_28_x86_64, see
+# python/bindings/old_glibc.cc; on other processors auto, the oldest that the symbols allow).
 #
 # Exit status: 75 (EX_TEMPFAIL) and a line that begins with "skipped" if PyPI cannot be reached.
 set -eu
@@ -24,7 +25,8 @@ need_python_environment "$environment" \
 
 # The name by which CMake finds the compiler: ccache then has the objects of the release build.
 export CXX="${CXX:-c++}" PATH="$environment/bin:$PATH"
-cuda="${SLUICE_CUDA:-OFF}" out=out/wheel
+cuda="${SLUICE_CUDA:-OFF}" out=out/wheel platform=auto
+[ "$(uname -m)" != x86_64 ] || platform=manylinux_2_28_x86_64
 settings=("cmake.define.SLUICE_CUDA=$cuda")
 if [ "$cuda" = ON ]; then
   out=out/wheel-cuda
@@ -37,7 +39,8 @@ trap 'rm -rf "$log" "$made"' EXIT
 if ! { "$environment/bin/python" -m pip --disable-pip-version-check wheel --no-deps \
   --no-build-isolation --wheel-dir "$made" \
   "${settings[@]/#/--config-settings=}" . &&
-  auditwheel repair --wheel-dir "$out" "$made"/*.whl; } >"$log" 2>&1; then
+  auditwheel repair --plat "${WHEEL_PLATFORM:-$platform}" --only-plat --wheel-dir "$out" \
+    "$made"/*.whl; } >"$log" 2>&1; then
   tail -n 40 "$log"
   exit 1
 fi
