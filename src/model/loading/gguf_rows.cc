@@ -1,5 +1,5 @@
-// Blocks are read at once, in the order of the checkpoint's rows; codes are taken out of them on the
-// threads that pack.
+// Blocks are read at once, in the order of the checkpoint's rows; codes are taken out of them on
+// the threads that pack.
 #include "model/loading/gguf_rows.h"
 
 #include <algorithm>
