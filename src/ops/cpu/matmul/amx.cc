@@ -8,7 +8,6 @@
 #include <immintrin.h>
 
 #include "ops/cpu/matmul/block.h"
-#include "ops/cpu/matmul/gguf_converted.h"
 #include "ops/cpu/matmul/integers.h"
 #include "ops/cpu/matmul/integers_avx512.h"
 
@@ -161,17 +160,6 @@ void multiply_pass(const Run& run, int64_t num_row_tiles, int64_t num_panels) {
   }
 }
 
-// Sums of a job that are in out, where multiply_pass has them. REQUIRES: as read_job.
-void read_sums(const MatmulProblem& problem, const MatmulJob& job, float* sums) {
-  for (int64_t row = 0; row < job.num_rows; ++row) {
-    for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-      const int64_t tile = row / kTileRows * kMaxPanels + panel;
-      read_job(problem, {job.row_begin + row, 1, job.panel_begin + panel, 1},
-               sums + tile * kTileFloats + row % kTileRows * kPanelRows, kPanelRows);
-    }
-  }
-}
-
 // Writes all sums of a job, with bias, to out.
 void write_sums(const MatmulProblem& problem, const MatmulJob& job, const float* sums) {
   for (int64_t row = 0; row < job.num_rows; ++row) {
@@ -196,9 +184,8 @@ struct FewRows {
   int64_t weight_stride = 0;
 };
 
-// sums: kPanels tiles, which hold what the sums go on from. At most two panels, so that a job may
-// be as narrow as two: products of decode have few panels for many threads, and wider jobs would
-// leave threads waiting.
+// sums: kPanels tiles. At most two panels, so that a job may be as narrow as two: products of
+// decode have few panels for many threads, and wider jobs would leave threads waiting.
 template <int kPanels>
 void multiply_few_rows(const FewRows& rows, float* sums) {
   static_assert(kPanels == 1 || kPanels == 2);
@@ -212,8 +199,8 @@ void multiply_few_rows(const FewRows& rows, float* sums) {
     }
   };
   memory_barrier();
-  _tile_loadd(0, sums, kLineBytes);
-  if constexpr (kPanels == 2) _tile_loadd(1, sums + kTileFloats, kLineBytes);
+  _tile_zero(0);
+  if constexpr (kPanels == 2) _tile_zero(1);
   const uint16_t* weight = rows.weight;
   for (int64_t step = 0; step < rows.num_whole_steps; ++step, weight += kTileHalves) {
     multiply_step(rows.x + step * kStepK, rows.x_stride_bytes, weight);
@@ -252,11 +239,6 @@ void run_few_rows(const MatmulProblem& problem, const MatmulJob& job, std::byte*
     const int64_t left = job.num_panels - first;
     const int64_t count = left < kPanelsAtOnce ? left : kPanelsAtOnce;
     rows.weight = problem.weight + (job.panel_begin + first) * rows.weight_stride;
-    std::memset(sums, 0, static_cast<size_t>(kPanelsAtOnce * kTileFloats) * sizeof(float));
-    for (int64_t panel = 0; problem.adds && panel < count; ++panel) {
-      read_job(problem, {job.row_begin, job.num_rows, job.panel_begin + first + panel, 1},
-               sums + panel * kTileFloats, kPanelRows);
-    }
     if (count == 2) {
       multiply_few_rows<2>(rows, sums);
     } else {
@@ -285,7 +267,6 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
   const int64_t steps_per_pass = kMaxRowTiles * kMaxSteps / num_row_tiles;
   std::memset(sums, 0,
               static_cast<size_t>(num_row_tiles * kMaxPanels * kTileFloats) * sizeof(float));
-  if (problem.adds) read_sums(problem, job, sums);
   configure_tiles();
   for (int64_t begin = 0; begin < num_steps; begin += steps_per_pass) {
     const int64_t end = begin + steps_per_pass;
@@ -304,35 +285,25 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
   write_sums(problem, job, sums);
 }
 
-constexpr MatmulKernel kBf16Kernel = {
-    .max_rows = kMaxRowTiles * kTileRows,
-    .max_panels = kMaxPanels,
-    .row_multiple = 2 * kTileRows,
-    .panel_multiple = 2,
-    .scratch_bytes = kSumFloats * sizeof(float) + kPackedHalves * sizeof(uint16_t),
-    .run = &run_job,
-    .convert_uint4 = &convert_uint4_avx512,
-    .convert_uint8 = &convert_integers<8>};
-
-void run_gguf(const MatmulProblem& problem, const GgufPanels& panels, const MatmulJob& job,
-              std::byte* scratch) {
-  run_converted(problem, panels, job, kBf16Kernel, scratch);
+// Codes of GGUF's blocks are multiplied without AMX: their conversion to bf16 takes longer than
+// products of integers, with many rows as long.
+MatmulKernel make_kernel() {
+  return {.max_rows = kMaxRowTiles * kTileRows,
+          .max_panels = kMaxPanels,
+          .row_multiple = 2 * kTileRows,
+          .panel_multiple = 2,
+          .scratch_bytes = kSumFloats * sizeof(float) + kPackedHalves * sizeof(uint16_t),
+          .run = &run_job,
+          .convert_uint4 = &convert_uint4_avx512,
+          .convert_uint8 = &convert_integers<8>,
+          .gguf = gguf_kernel_avx512vnni()};
 }
-
-constexpr MatmulKernel with_gguf(MatmulKernel kernel) {
-  kernel.gguf = {.max_rows = kGgufRowBlocks * kernel.max_rows,
-                 .max_panels = kernel.max_panels,
-                 .row_multiple = kernel.row_multiple,
-                 .panel_multiple = kernel.panel_multiple,
-                 .scratch_bytes = converted_scratch_bytes(kernel),
-                 .run = &run_gguf};
-  return kernel;
-}
-
-constexpr MatmulKernel kKernel = with_gguf(kBf16Kernel);
 
 }  // namespace
 
-const MatmulKernel& matmul_kernel_amx() { return kKernel; }
+const MatmulKernel& matmul_kernel_amx() {
+  static const MatmulKernel kernel = make_kernel();
+  return kernel;
+}
 
 }  // namespace sluice

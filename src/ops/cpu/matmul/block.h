@@ -111,17 +111,5 @@ inline void write_job(const MatmulProblem& problem, const MatmulJob& job, const 
   }
 }
 
-// Sums of a job that are in out to `sums`, laid out as write_job reads them. REQUIRES: as `adds` of
-// MatmulProblem.
-inline void read_job(const MatmulProblem& problem, const MatmulJob& job, float* sums,
-                     int64_t stride) {
-  const auto* const out = static_cast<const float*>(problem.out);
-  for (int64_t row = 0; row < job.num_rows; ++row) {
-    std::memcpy(sums + row * stride,
-                out + (job.row_begin + row) * problem.n + job.panel_begin * kPanelRows,
-                static_cast<size_t>(job.num_panels * kPanelRows) * sizeof(float));
-  }
-}
-
 }  // namespace
 }  // namespace sluice

@@ -27,7 +27,6 @@ struct MatmulProblem {
   const uint16_t* bias = nullptr;    // bf16 [n] or null
   void* out = nullptr;               // f32 or bf16 [m, n]
   bool out_is_f32 = false;
-  bool adds = false;  // sums go on from those in out; the AMX kernel alone does
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -58,7 +57,7 @@ struct GgufPanels {
 };
 
 // Computes a job of a problem whose `weight` is not read. REQUIRES and order of accumulation: as
-// MatmulKernel, but that the chain is one of groups.
+// MatmulKernel; the same bits for every ISA.
 struct GgufKernel {
   int64_t max_rows = 0;
   int64_t max_panels = 0;
@@ -69,8 +68,7 @@ struct GgufKernel {
               std::byte* scratch) = nullptr;
 };
 
-// REQUIRES of run: num_rows <= max_rows, num_panels <= max_panels, 64-byte aligned scratch; with
-// `adds` out is f32 of whole panels, without bias.
+// REQUIRES of run: num_rows <= max_rows, num_panels <= max_panels, 64-byte aligned scratch.
 // Order of accumulation: a kernel visits k of each output element in one order that depends on k
 // alone, never on the job. A row is therefore independent of its neighbours.
 struct MatmulKernel {
@@ -93,7 +91,7 @@ const MatmulKernel& matmul_kernel_scalar();
 const MatmulKernel& matmul_kernel_avx2();
 const MatmulKernel& matmul_kernel_avx512();
 const MatmulKernel& matmul_kernel_amx();
-// The part of matmul_kernel_avx512 for a CPU with AVX-512-VNNI too; the same bits.
+// The part of the two last for a CPU with AVX-512-VNNI, which those with AMX have; the same bits.
 const GgufKernel& gguf_kernel_avx512vnni();
 
 }  // namespace sluice
