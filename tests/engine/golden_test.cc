@@ -123,7 +123,9 @@ TEST(GgufMixed, GivesTheLogitsOfItsNumbers) {
   for (int32_t i = 0; i < 60; ++i) tokens.push_back(i * 7 % 16);
   const std::string path = testing::source_dir() / "tests/golden/gguf/mixed";
   const auto weight_bytes = [&] { return plan_memory(options).entries.front().bytes; };
+  const bool is_cpu = options.device == "cpu";
   for (const int32_t num_ranks : {1, 2}) {
+    if (num_ranks > 1 && !is_cpu) continue;  // of GPUs: tests/engine/ranks
     options.tensor_parallel_size = num_ranks;
     options.model = path;
     const std::vector<float> expected = LLM(options).trace(tokens, {}).logits.data;
@@ -131,7 +133,8 @@ TEST(GgufMixed, GivesTheLogitsOfItsNumbers) {
     options.model = path + ".gguf";
     EXPECT_LT(testing::nmse(LLM(options).trace(tokens, {}).logits.data, expected), 1e-4)
         << num_ranks;
-    EXPECT_LT(weight_bytes(), of_numbers * 9 / 10) << num_ranks;
+    // On a GPU rows of so few columns are mostly padding.
+    EXPECT_LT(weight_bytes(), is_cpu ? of_numbers * 9 / 10 : of_numbers * 11 / 10) << num_ranks;
   }
 }
 
