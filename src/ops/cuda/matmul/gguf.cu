@@ -66,10 +66,13 @@ __device__ inline void read_codes(const GgufCall& call, int64_t row, int column,
       codes[i] = static_cast<int>(bits >> (i % 2 * 16 + i / 2 * 4) & 15u);
     }
   } else {
-    const auto* first = reinterpret_cast<const uint8_t*>(of_row) + column / 64 * 64 +
-                        column % 16 / 4 * 16 + column % 64 / 16 * 4;
+    const auto* first = reinterpret_cast<const uint32_t*>(
+        of_row + column / 64 * 64 + column % 16 / 4 * 16 + column % 64 / 16 * 4);
+    const uint32_t words[2] = {first[0], first[4]};
 #pragma unroll
-    for (int i = 0; i < kWordColumns; ++i) codes[i] = first[i / 4 * 16 + i % 4] - 128;
+    for (int i = 0; i < kWordColumns; ++i) {
+      codes[i] = static_cast<int>(words[i / 4] >> (i % 4 * 8) & 255u) - 128;
+    }
   }
 }
 
@@ -98,6 +101,7 @@ __global__ void __launch_bounds__(128) any_gguf_product(const __grid_constant__ 
   if (threadIdx.x % kWarpThreads == 0) store(static_cast<Out*>(call.out) + index, sum);
 }
 
+// What a kernel of conversion gets: as ConvertArgs, which experts call for many weights.
 struct ConvertCall {
   GgufCall weight;  // the first one
   int64_t stride;   // bytes from a weight to the next
@@ -138,6 +142,7 @@ GgufCall make_call(const MatmulArgs& args) {
                    args.weight);
 }
 
+// A block has four warps, and so four elements of out.
 template <bool kIs4>
 void launch_any(CudaStream& stream, const GgufCall& call, const TensorView& out) {
   const auto num_blocks = static_cast<unsigned>((out.num_elements() + 3) / 4);
