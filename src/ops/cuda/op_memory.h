@@ -113,13 +113,72 @@ inline bool is_uint4(WeightFormat format) {
   return format.numbers == WeightNumbers::kUint4 && format.num_orders == 0;
 }
 
+// The words that hold the values of a row of GGUF's blocks for 128 columns: factors, four a word,
+// minima likewise, then scales of f16, a word for each block's scale and min_scale; without minima
+// two blocks share a word. Blocks of 256 columns have their scales twice.
+struct GgufWords {
+  int32_t minima_at = 0;
+  int32_t scales_at = 0;
+  int32_t count = 0;
+};
+
+constexpr GgufWords gguf_words(int32_t group_cols, int32_t block_cols, bool has_minima) {
+  const int32_t num_blocks = block_cols < 128 ? 128 / block_cols : 1;
+  GgufWords words;
+  words.minima_at = 32 / group_cols;
+  words.scales_at = words.minima_at * (has_minima ? 2 : 1);
+  words.count = words.scales_at + (has_minima ? num_blocks : (num_blocks + 1) / 2);
+  return words;
+}
+
+// Where what belongs to GGUF's blocks lies: rows of whole groups of 128 columns, then their words,
+// [num_cols / 128, words.count, num_rows]. Factors and codes of 8 bits are stored with their sign
+// bit turned over, as their distance to -128.
+//
+// Codes of 4 bits lie as those of Uint4Layout. Of 64 columns with 8 bits, word w of the 16 bytes t
+// has columns 16 w + 4 t to 16 w + 4 t + 3: so four lanes have 16 columns, the smallest group, in a
+// word each.
+struct GgufLayout {
+  int64_t row_bytes = 0;
+  int64_t values_at = 0;
+  int64_t num_bytes = 0;
+  GgufWords words;
+  int32_t group_cols = 0;
+  int32_t block_cols = 0;  // 32, or 128 for blocks of 256
+  bool is_4 = false;
+  bool has_minima = false;
+};
+
+inline GgufLayout gguf_layout(WeightFormat format, int64_t num_rows, int64_t num_cols) {
+  const int64_t num_pieces = (num_cols + 127) / 128;
+  GgufLayout layout;
+  layout.is_4 = format.numbers == WeightNumbers::kGguf4;
+  layout.row_bytes = num_pieces * (layout.is_4 ? 64 : 128);
+  layout.words = gguf_words(format.group_cols, format.block_cols, format.has_minima);
+  layout.group_cols = format.group_cols;
+  layout.block_cols = std::min(format.block_cols, 128);
+  layout.has_minima = format.has_minima;
+  layout.values_at = num_rows * layout.row_bytes;
+  layout.num_bytes = layout.values_at + num_pieces * layout.words.count * num_rows * 4;
+  return layout;
+}
+
 // Whether there are kernels for this format of GGUF's blocks.
-inline bool has_gguf_kernels(WeightFormat) { return false; }
+inline bool has_gguf_kernels(WeightFormat format) {
+  if (format.block_cols != 32 && format.block_cols != 256) return false;
+  if (format.numbers == WeightNumbers::kGguf4) return format.group_cols == 32 && format.has_minima;
+  return format.numbers == WeightNumbers::kGguf8 &&
+         (format.group_cols == 16 || format.group_cols == 32);
+}
 
 // A packed weight is the matrix itself, row by row, and then its scales. Errors: kUnsupported for
 // another format.
 inline size_t row_major_bytes(int64_t num_rows, int64_t num_cols, WeightFormat format) {
   constexpr size_t kAlignment = 256;
+  if (has_gguf_kernels(format)) {
+    const auto num_bytes = static_cast<size_t>(gguf_layout(format, num_rows, num_cols).num_bytes);
+    return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
   if (is_uint4(format)) {
     const auto num_bytes = static_cast<size_t>(uint4_layout(format, num_rows, num_cols).num_bytes);
     return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -29,9 +29,10 @@ struct ConvertArgs {
 // 16 bytes.
 void convert_to_bf16(CudaStream& stream, const ConvertArgs& args);
 
-// Its kernels, by format (matmul/e4m3.cu, matmul/uint4.cu).
+// Its kernels, by format (matmul/e4m3.cu, uint4.cu, gguf.cu).
 void convert_e4m3(CudaStream& stream, const ConvertArgs& args);
 void convert_uint4(CudaStream& stream, const ConvertArgs& args);
+void convert_gguf(CudaStream& stream, const ConvertArgs& args);
 
 }  // namespace cuda
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/matmul/convert.h"
 #include "ops/cuda/matmul/e4m3.h"
+#include "ops/cuda/matmul/gguf.h"
 #include "ops/cuda/matmul/quantize_rows.h"
 #include "ops/cuda/matmul/skinny.h"
 #include "ops/cuda/matmul/state.h"
@@ -136,13 +137,28 @@ void multiply_e4m3(CudaStream& stream, cudaStream_t handle, const MatmulArgs& ar
   if (!is_quantized) multiply_converted(stream, handle, args);
 }
 
-// The same for weights in integers of 4 bits.
-void multiply_uint4(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
-  if (!has_vectors(args.x, args.weight)) return matmul_any_uint4(stream, args);
-  if (args.x.dim(0) <= kMaxSkinnyRows) return matmul_skinny_uint4(stream, args);
+// What products with codes that the library does not know consist of.
+struct CodeKernels {
+  void (*skinny)(CudaStream& stream, const MatmulArgs& args);
+  void (*any)(CudaStream& stream, const MatmulArgs& args);
+};
+
+// The same for such weights.
+void multiply_codes(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args,
+                    const CodeKernels& kernels) {
+  if (!has_vectors(args.x, args.weight)) return kernels.any(stream, args);
+  if (args.x.dim(0) <= kMaxSkinnyRows) return kernels.skinny(stream, args);
   const bool fits_library = args.weight.num_rows % 8 == 0 && is_multiple_of_16(args.out.bytes()) &&
                             args.weight.num_cols * 16 <= static_cast<int64_t>(kConvertedBytes);
-  fits_library ? multiply_converted(stream, handle, args) : matmul_any_uint4(stream, args);
+  fits_library ? multiply_converted(stream, handle, args) : kernels.any(stream, args);
+}
+
+void multiply_uint4(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  multiply_codes(stream, handle, args, {.skinny = matmul_skinny_uint4, .any = matmul_any_uint4});
+}
+
+void multiply_gguf(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  multiply_codes(stream, handle, args, {.skinny = matmul_skinny_gguf, .any = matmul_any_gguf});
 }
 
 // What multiplies a format that has kernels.
@@ -150,17 +166,19 @@ using Multiply = void (*)(CudaStream& stream, cudaStream_t handle, const MatmulA
 
 Multiply multiply_of(WeightFormat format) {
   if (is_uint4(format)) return multiply_uint4;
+  if (stores_gguf(format)) return multiply_gguf;
   return stores_e4m3(format) ? multiply_e4m3 : multiply;
 }
 
 void expect_kernel(std::string_view op, WeightFormat format) {
-  if (is_uint4(format) || stores_e4m3(format)) return;
+  if (is_uint4(format) || stores_e4m3(format) || has_gguf_kernels(format)) return;
   expect_weight_format(op, format, WeightFormat::kBFloat16);
 }
 
 }  // namespace
 
 void convert_to_bf16(CudaStream& stream, const ConvertArgs& args) {
+  if (stores_gguf(args.weight.format)) return convert_gguf(stream, args);
   stores_e4m3(args.weight.format) ? convert_e4m3(stream, args) : convert_uint4(stream, args);
 }
 
@@ -207,6 +225,7 @@ void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
   stream.submit("gated_product", [&](cudaStream_t) {
     if (is_e4m3) return gated_skinny_e4m3(stream, args);
     if (is_uint4(args.weight.format)) return gated_skinny_uint4(stream, args);
+    if (stores_gguf(args.weight.format)) return gated_skinny_gguf(stream, args);
     gated_skinny(
         stream, args,
         gated_shape(args.weight.num_rows, args.weight.num_cols, num_multiprocessors(stream)));

@@ -7,9 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/error.h"
-#include "device/cuda/cuda_check.h"
-#include "ops/cuda/matmul/state.h"
+#include "ops/cuda/matmul/pack_codes.h"
 #include "ops/cuda/matmul/uint4.h"
 #include "ops/cuda/op_memory.h"
 
@@ -29,17 +27,6 @@ uint32_t word_of(const uint8_t* codes, int64_t column, int64_t k) {
   return word;
 }
 
-// A row of codes, one a byte, in the order of Uint4Layout.
-void pack_row(const uint8_t* codes, int64_t k, std::byte* to) {
-  for (int64_t first = 0; first < k; first += kUint4Columns) {
-    for (int64_t i = 0; i < kUint4Columns / kWordColumns; ++i, to += sizeof(uint32_t)) {
-      const int64_t column = first + i % 4 * 32 + i / 4 * kWordColumns;
-      const uint32_t word = word_of(codes, column, k);
-      std::memcpy(to, &word, sizeof word);
-    }
-  }
-}
-
 void read_rows(const PackWeightArgs& args, int64_t row, std::span<std::byte> codes) {
   const auto offset = static_cast<size_t>(row * args.dst.num_cols);
   if (args.reader != nullptr) return args.reader->read(offset, codes);
@@ -48,7 +35,7 @@ void read_rows(const PackWeightArgs& args, int64_t row, std::span<std::byte> cod
 
 // Bytes [offset, offset + piece.size()) of the packed rows of `src`, which may begin and end within
 // a row.
-void fetch_rows(const PackWeightArgs& args, int64_t row_bytes, size_t offset,
+void fetch_rows(const PackWeightArgs& args, int64_t row_bytes, PackRow pack_row, size_t offset,
                 std::span<std::byte> piece) {
   const int64_t k = args.dst.num_cols;
   const auto begin = static_cast<int64_t>(offset);
@@ -70,61 +57,59 @@ void fetch_rows(const PackWeightArgs& args, int64_t row_bytes, size_t offset,
   }
 }
 
-// Values of the rows of `src` for the groups of the layout, each as often as it stands for a row.
-// Columns of padding have those of the last one. As many groups as pinned memory holds go together,
-// since each copy costs some microseconds.
+// Groups of the layout have the values of those of the format that they are part of, and rows those
+// of scale_rows together. Columns of padding have those of the last one.
 template <typename Value>
-void pack_values(cudaStream_t handle, const PackWeightArgs& args, const Value* values,
-                 std::byte* first, const Uint4Layout& layout, MatmulState& state) {
+void pack_groups(cudaStream_t handle, const PackWeightArgs& args, const Value* values,
+                 const ValueLines& lines, int64_t line_cols, MatmulState& state) {
   const int64_t k = args.dst.num_cols;
-  const int64_t num_rows = args.src.dim(0);
   const int64_t per_row = scales_per_row(args.dst.format, k);
   const int64_t group_cols = args.dst.format.group_cols == 0 ? k : args.dst.format.group_cols;
-  const auto row_bytes = static_cast<size_t>(num_rows) * sizeof(Value);  // of a group
-  const auto pitch = static_cast<size_t>(layout.group_stride) * sizeof(Value);
-  const auto at_once = static_cast<int64_t>(WeightStaging::kPieceBytes / row_bytes);
-  SLUICE_CHECK(at_once > 0, "pack_weight: {} rows of integers", num_rows);
-  for (int64_t begin = 0; begin < layout.num_groups; begin += at_once) {
-    const int64_t count = std::min(at_once, layout.num_groups - begin);
-    const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
-      auto* to = reinterpret_cast<Value*>(piece.data());
-      auto index = static_cast<int64_t>(offset / sizeof(Value));
-      for (size_t i = 0; i < piece.size() / sizeof(Value); ++i, ++index) {
-        const int64_t column = (begin + index / num_rows) * layout.group_cols;
-        const int64_t source = std::min(column, k - 1) / group_cols;
-        to[i] = values[index % num_rows / args.scale_rows * per_row + source];
-      }
-    };
-    std::byte* const dst = first + static_cast<size_t>(begin) * pitch +
-                           static_cast<size_t>(args.row_begin) * sizeof(Value);
-    const auto enqueue = [&](const std::byte* piece, size_t, size_t) {
-      check_cuda(cudaMemcpy2DAsync(dst, pitch, piece, row_bytes, row_bytes,
-                                   static_cast<size_t>(count), cudaMemcpyDefault, handle),
-                 "cudaMemcpy2DAsync");
-    };
-    state.staging().run(handle, static_cast<size_t>(count) * row_bytes, fetch, enqueue);
-  }
+  const auto value_of = [&](int64_t line, int64_t row) {
+    const int64_t source = std::min(line * line_cols, k - 1) / group_cols;
+    return values[row / args.scale_rows * per_row + source];
+  };
+  pack_values<Value>(handle, args, lines, value_of, state);
 }
 
 }  // namespace
 
-void pack_uint4(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
-  const Uint4Layout layout = uint4_layout(args.dst.format, args.dst.num_rows, args.dst.num_cols);
-  std::byte* const dst = args.dst.data + args.row_begin * layout.row_bytes;
+void pack_uint4_row(const uint8_t* codes, int64_t k, std::byte* to) {
+  for (int64_t first = 0; first < k; first += kUint4Columns) {
+    for (int64_t i = 0; i < kUint4Columns / kWordColumns; ++i, to += sizeof(uint32_t)) {
+      const int64_t column = first + i % 4 * 32 + i / 4 * kWordColumns;
+      const uint32_t word = word_of(codes, column, k);
+      std::memcpy(to, &word, sizeof word);
+    }
+  }
+}
+
+void pack_rows(cudaStream_t handle, const PackWeightArgs& args, int64_t row_bytes, PackRow pack_row,
+               MatmulState& state) {
+  std::byte* const dst = args.dst.data + args.row_begin * row_bytes;
   const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
-    fetch_rows(args, layout.row_bytes, offset, piece);
+    fetch_rows(args, row_bytes, pack_row, offset, piece);
   };
   const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
     check_cuda(cudaMemcpyAsync(dst + offset, piece, num_bytes, cudaMemcpyDefault, handle),
                "cudaMemcpyAsync");
   };
   state.converted();
-  state.staging().run(handle, static_cast<size_t>(args.src.dim(0) * layout.row_bytes), fetch,
-                      enqueue);
-  pack_values(handle, args, args.scales.data<float>(), args.dst.data + layout.scales_at, layout,
-              state);
-  pack_values(handle, args, args.zeros.data<uint8_t>(), args.dst.data + layout.zeros_at, layout,
-              state);
+  state.staging().run(handle, static_cast<size_t>(args.src.dim(0) * row_bytes), fetch, enqueue);
+}
+
+void pack_uint4(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
+  const Uint4Layout layout = uint4_layout(args.dst.format, args.dst.num_rows, args.dst.num_cols);
+  const auto lines_at = [&](int64_t offset) {
+    return ValueLines{.first = args.dst.data + offset,
+                      .num_lines = layout.num_groups,
+                      .stride = layout.group_stride};
+  };
+  pack_rows(handle, args, layout.row_bytes, pack_uint4_row, state);
+  pack_groups(handle, args, args.scales.data<float>(), lines_at(layout.scales_at),
+              layout.group_cols, state);
+  pack_groups(handle, args, args.zeros.data<uint8_t>(), lines_at(layout.zeros_at),
+              layout.group_cols, state);
 }
 
 }  // namespace sluice::cuda

@@ -6,7 +6,7 @@
 // beside it. A block walks its parts of the weight, and a warp its groups of 128 columns of each.
 // The weight is the left factor of the tensor cores' products, which has 16 rows, and x the right
 // one, which has 8: the rows that x lacks cost nothing then. What a format has of its own is its
-// Codec (e4m3.cu, uint4.cu). Included by these. Thread rule: device code, and launches on the
+// Codec (<format>_codec.cuh). Included by these. Thread rule: device code, and launches on the
 // thread that enqueues.
 #pragma once
 
@@ -74,7 +74,8 @@ struct Stage {
 
   Bf16x8 codes[kRingTiles][2][Codec::kPieces][kWarpThreads];  // rows g, then g + 8
   float scales[Codec::kScales][kRows];
-  uint32_t zeros[Codec::kScales][Codec::kHasZeros ? kRows / 4 : 4];  // u8, four rows a word
+  // u8, four rows a word
+  uint32_t zeros[Codec::kHasZeros ? Codec::kScales : 1][Codec::kHasZeros ? kRows / 4 : 4];
 
   __device__ float scale(int s, int row) const { return scales[s][row]; }
   __device__ uint32_t zero(int s, int row) const {
@@ -148,7 +149,19 @@ __device__ inline void copy_stage(const typename Codec::Call& all, int part, int
   }
 }
 
-// The columns of x that a lane multiplies in a group: four times eight neighbours, from
+// Eight columns of a row of x: neighbours, or four and those 16 on.
+template <typename Codec>
+__device__ inline Bf16x8 load_columns(const uint16_t* x) {
+  if constexpr (Codec::kNeighbours == 8) {
+    return *reinterpret_cast<const Bf16x8*>(x);
+  } else {
+    const uint2 first = *reinterpret_cast<const uint2*>(x);
+    const uint2 second = *reinterpret_cast<const uint2*>(x + 16);
+    return {{first.x, first.y, second.x, second.y}};
+  }
+}
+
+// The columns of x that a lane multiplies in a group: four times eight of load_columns, from
 // Codec::first_column(lane) + Codec::column_offset(i) of the group on.
 template <typename Codec, bool kHigh>
 struct Columns {
@@ -172,10 +185,8 @@ struct Columns {
     for (int i = 0; i < 4; ++i) {
       const int column = group * kGroup + Codec::column_offset(i);
       low[i] = high[i] = {};
-      if (column < num_low) low[i] = *reinterpret_cast<const Bf16x8*>(x + column);
-      if (kHigh && column < num_high) {
-        high[i] = *reinterpret_cast<const Bf16x8*>(x + to_high + column);
-      }
+      if (column < num_low) low[i] = load_columns<Codec>(x + column);
+      if (kHigh && column < num_high) high[i] = load_columns<Codec>(x + to_high + column);
     }
   }
 
@@ -204,9 +215,16 @@ struct Sums {
     for (int p = 0; p < 4; p += 2) {
       const uint32_t w[4] = {upper.pairs[p], lower.pairs[p], upper.pairs[p + 1],
                              lower.pairs[p + 1]};
-      multiply_tile(low[tile], w, x.low[i].pairs[p], x.low[i].pairs[p + 1]);
-      if (kHigh) multiply_tile(high[tile], w, x.high[i].pairs[p], x.high[i].pairs[p + 1]);
+      add_pairs(tile, x, i, p, w);
     }
+  }
+
+  // Pairs p and p + 1 of these columns: w as multiply_tile has it.
+  template <typename Codec>
+  __device__ void add_pairs(int tile, const Columns<Codec, kHigh>& x, int i, int p,
+                            const uint32_t (&w)[4]) {
+    multiply_tile(low[tile], w, x.low[i].pairs[p], x.low[i].pairs[p + 1]);
+    if (kHigh) multiply_tile(high[tile], w, x.high[i].pairs[p], x.high[i].pairs[p + 1]);
   }
 
   // Subtracts sums of x, the same for all rows, times the zero points of the lane's rows.
@@ -353,13 +371,21 @@ constexpr size_t ring_shared_bytes(int m) {
   return sizeof(Ring<Codec, kDepth>) + 2 * SharedSums<kHigh>::bytes(m);
 }
 
+// Rows of x that a kernel has at most: with the smaller ring 4 where the sums of 8 do not fit.
+template <typename Codec, int kDepth, bool kHigh>
+constexpr int ring_rows() {
+  if (kHigh) return 16;
+  const bool is_small = kDepth == kSmallRingDepth;
+  return is_small && ring_shared_bytes<Codec, kDepth, kHigh>(8) > kLeastSharedBytes ? 4 : 8;
+}
+
 template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
 void launch_ring(CudaStream& stream, const typename Codec::Call& call) {
   constexpr int kRows = kPartRows<kGated>;
   constexpr auto kShared = ring_shared_bytes<Codec, kDepth, kHigh>;
   const auto kernel = skinny_codes<Codec, kDepth, kHigh, Out, kGated>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(kShared(kHigh ? 16 : 8))),
+                                  static_cast<int>(kShared(ring_rows<Codec, kDepth, kHigh>()))),
              "cudaFuncSetAttribute");
   const int32_t n = kGated ? call.product.gated : call.product.n;
   const int most = stream.cuda_device().properties().multiProcessorCount;
@@ -390,19 +416,20 @@ inline SkinnyCall rows_of(SkinnyCall call, int first, int count, DType out) {
   return call;
 }
 
-// On a GPU with less shared memory than Hopper's the weight is read once for every 8 rows.
+// On a GPU with less shared memory than Hopper's the weight is read once for every 4 or 8 rows.
 template <typename Codec>
 void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out) {
-  static_assert(ring_shared_bytes<Codec, kSmallRingDepth, false>(8) <= kLeastSharedBytes);
+  constexpr int kSmallRows = ring_rows<Codec, kSmallRingDepth, false>();
+  static_assert(ring_shared_bytes<Codec, kSmallRingDepth, false>(kSmallRows) <= kLeastSharedBytes);
   constexpr size_t kMostBytes = ring_shared_bytes<Codec, kRingDepth, true>(16);
   if (kMostBytes <= stream.cuda_device().properties().sharedMemPerBlockOptin) {
     call.product.m > 8 ? launch_ring<Codec, kRingDepth, true>(stream, call, out)
                        : launch_ring<Codec, kRingDepth, false>(stream, call, out);
     return;
   }
-  for (int first = 0; first < call.product.m; first += 8) {
+  for (int first = 0; first < call.product.m; first += kSmallRows) {
     auto part = call;
-    part.product = rows_of(call.product, first, 8, out);
+    part.product = rows_of(call.product, first, kSmallRows, out);
     launch_ring<Codec, kSmallRingDepth, false>(stream, part, out);
   }
 }

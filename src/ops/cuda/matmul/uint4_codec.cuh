@@ -64,6 +64,7 @@ struct Uint4Codec {
   static constexpr int kPieces = 1;
   static constexpr int kScales = kWhole ? 1 : kWords;  // of a group of 128
   static constexpr bool kHasZeros = true;
+  static constexpr int kNeighbours = 8;  // of load_columns
 
   __device__ static int first_column(const Lane& lane) { return lane.quarter() * kWordColumns; }
   __device__ static constexpr int column_offset(int word) { return word * kWordGroup; }
