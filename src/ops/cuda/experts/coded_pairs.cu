@@ -12,6 +12,7 @@
 #include "ops/cuda/experts/experts.h"
 #include "ops/cuda/experts/write_sum.cuh"
 #include "ops/cuda/matmul/e4m3_codec.cuh"
+#include "ops/cuda/matmul/gguf_codec.cuh"
 #include "ops/cuda/matmul/uint4_codec.cuh"
 
 namespace sluice::cuda {
@@ -173,16 +174,6 @@ SkinnyCall product_of(const PackedExperts& experts, int32_t gated) {
   return product;
 }
 
-Uint4Call uint4_call(const PackedExperts& experts, int32_t gated) {
-  const PackedWeight& first = experts.first;
-  return {.product = product_of(experts, gated),
-          .layout = uint4_layout(first.format, first.num_rows, first.num_cols)};
-}
-
-E4m3Call e4m3_call(const PackedExperts& experts, int32_t gated) {
-  return {.product = product_of(experts, gated), .scales = e4m3_scales_of(experts.first)};
-}
-
 template <typename Codec, bool kGates>
 void multiply(CudaStream& stream, const ExpertCall& call, const typename Codec::Call& weights) {
   const PackedExperts& experts = kGates ? call.gate_up : call.down;
@@ -196,16 +187,35 @@ void multiply_uint4(CudaStream& stream, const ExpertCall& call, const Uint4Call&
                                       : multiply<Uint4Codec<false>, kGates>(stream, call, weights);
 }
 
-}  // namespace
-
-void multiply_uint4_pairs(CudaStream& stream, const ExpertCall& call) {
-  multiply_uint4<true>(stream, call, uint4_call(call.gate_up, call.intermediate));
-  multiply_uint4<false>(stream, call, uint4_call(call.down, 0));
+template <bool kGates>
+void multiply_gguf(CudaStream& stream, const ExpertCall& call, const GgufCall& weights) {
+  with_gguf_codec(weights.layout,
+                  [&]<typename Codec>() { multiply<Codec, kGates>(stream, call, weights); });
 }
 
-void multiply_e4m3_pairs(CudaStream& stream, const ExpertCall& call) {
-  multiply<E4m3Codec, true>(stream, call, e4m3_call(call.gate_up, call.intermediate));
-  multiply<E4m3Codec, false>(stream, call, e4m3_call(call.down, 0));
+template <bool kGates>
+void multiply_codes(CudaStream& stream, const ExpertCall& call) {
+  const PackedExperts& experts = kGates ? call.gate_up : call.down;
+  const PackedWeight& first = experts.first;
+  const SkinnyCall product = product_of(experts, kGates ? call.intermediate : 0);
+  if (stores_gguf(first.format)) {
+    multiply_gguf<kGates>(stream, call, gguf_call(product, first));
+  } else if (stores_e4m3(first.format)) {
+    multiply<E4m3Codec, kGates>(stream, call, {product, e4m3_scales_of(first)});
+  } else {
+    multiply_uint4<kGates>(stream, call,
+                           {product, uint4_layout(first.format, first.num_rows, first.num_cols)});
+  }
+}
+
+}  // namespace
+
+void multiply_coded_gates(CudaStream& stream, const ExpertCall& call) {
+  multiply_codes<true>(stream, call);
+}
+
+void multiply_coded_downs(CudaStream& stream, const ExpertCall& call) {
+  multiply_codes<false>(stream, call);
 }
 
 }  // namespace sluice::cuda

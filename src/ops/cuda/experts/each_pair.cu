@@ -130,34 +130,54 @@ ExpertCall part_of(const ExpertCall& call, int32_t begin, int32_t count) {
 }
 
 template <typename Rows>
-void launch(CudaStream& stream, const ExpertCall& call) {
-  constexpr int32_t kMaxGridRows = 32768;  // of the 65535 that a grid may have
-  const dim3 block(kWarps * kWarpThreads);
-  for (int32_t begin = 0; begin < call.num_rows;) {
-    const int32_t count = std::min(call.num_rows - begin, kMaxGridRows / call.num_slots);
-    const ExpertCall part = part_of(call, begin, count);
-    launch_early(stream, gate_each_pair<Rows>,
-                 {.grid = dim3(blocks_for(call.intermediate, kWarps),
-                               static_cast<unsigned>(part.num_pairs())),
-                  .block = block},
-                 PairCall<Rows>{part, Rows(call.gate_up)});
-    launch_early(stream, sum_each_row<Rows>,
-                 {.grid = dim3(blocks_for(call.hidden, kColumns), static_cast<unsigned>(count)),
-                  .block = block},
-                 PairCall<Rows>{part, Rows(call.down)});
-    begin += count;
-  }
+void launch_gates(CudaStream& stream, const ExpertCall& call) {
+  launch_early(
+      stream, gate_each_pair<Rows>,
+      {.grid = dim3(blocks_for(call.intermediate, kWarps), static_cast<unsigned>(call.num_pairs())),
+       .block = dim3(kWarps * kWarpThreads)},
+      PairCall<Rows>{call, Rows(call.gate_up)});
+}
+
+template <typename Rows>
+void launch_sums(CudaStream& stream, const ExpertCall& call) {
+  launch_early(
+      stream, sum_each_row<Rows>,
+      {.grid = dim3(blocks_for(call.hidden, kColumns), static_cast<unsigned>(call.num_rows)),
+       .block = dim3(kWarps * kWarpThreads)},
+      PairCall<Rows>{call, Rows(call.down)});
+}
+
+// Whether coded_pairs.cu multiplies weights of this format.
+bool has_coded_kernel(const ExpertCall& call, WeightFormat format) {
+  if (stores_e4m3(format)) return call.hidden % 16 == 0 && call.intermediate % 16 == 0;
+  return stores_codes(format);
+}
+
+// The two matrices of an expert may have formats of their own: a GGUF file chooses them by tensor.
+void multiply_gates(CudaStream& stream, const ExpertCall& call) {
+  const WeightFormat format = call.gate_up.first.format;
+  if (has_coded_kernel(call, format)) return multiply_coded_gates(stream, call);
+  stores_e4m3(format) ? launch_gates<E4m3Rows>(stream, call) : launch_gates<Bf16Rows>(stream, call);
+}
+
+void multiply_downs(CudaStream& stream, const ExpertCall& call) {
+  const WeightFormat format = call.down.first.format;
+  if (has_coded_kernel(call, format)) return multiply_coded_downs(stream, call);
+  stores_e4m3(format) ? launch_sums<E4m3Rows>(stream, call) : launch_sums<Bf16Rows>(stream, call);
 }
 
 }  // namespace
 
 void run_each_pair(CudaStream& stream, const ExpertCall& call) {
-  const WeightFormat format = call.gate_up.first.format;
+  constexpr int32_t kMaxGridRows = 32768;  // of the 65535 that a grid may have
   SLUICE_CHECK(call.num_slots <= kMaxSlots, "{} slots", call.num_slots);
-  if (is_uint4(format)) return multiply_uint4_pairs(stream, call);
-  if (!stores_e4m3(format)) return launch<Bf16Rows>(stream, call);
-  const bool has_pieces = call.hidden % 16 == 0 && call.intermediate % 16 == 0;
-  has_pieces ? multiply_e4m3_pairs(stream, call) : launch<E4m3Rows>(stream, call);
+  for (int32_t begin = 0; begin < call.num_rows;) {
+    const int32_t count = std::min(call.num_rows - begin, kMaxGridRows / call.num_slots);
+    const ExpertCall part = part_of(call, begin, count);
+    multiply_gates(stream, part);
+    multiply_downs(stream, part);
+    begin += count;
+  }
 }
 
 }  // namespace sluice::cuda

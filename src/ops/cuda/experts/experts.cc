@@ -25,7 +25,7 @@ bool has_vectors(const ExpertMlpArgs& args) {
 }
 
 void expect_kernel(WeightFormat format) {
-  if (is_uint4(format) || stores_e4m3(format)) return;
+  if (is_uint4(format) || stores_e4m3(format) || has_gguf_kernels(format)) return;
   expect_weight_format("expert_mlp", format, WeightFormat::kBFloat16);
 }
 

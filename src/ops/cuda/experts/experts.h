@@ -51,10 +51,10 @@ inline constexpr int32_t kExpertTileRows = 128;  // pairs of one expert that a C
 // slots, as route_experts has.
 void run_each_pair(CudaStream& stream, const ExpertCall& call);
 
-// The same of weights in codes, on tensor cores. REQUIRES: for e4m3, hidden and intermediate are
-// multiples of 16.
-void multiply_uint4_pairs(CudaStream& stream, const ExpertCall& call);
-void multiply_e4m3_pairs(CudaStream& stream, const ExpertCall& call);
+// The same of weights in codes, on tensor cores: act, by pair, then out. REQUIRES: for e4m3, hidden
+// and intermediate are multiples of 16.
+void multiply_coded_gates(CudaStream& stream, const ExpertCall& call);
+void multiply_coded_downs(CudaStream& stream, const ExpertCall& call);
 
 // Fills places, pairs, begins and first_tiles.
 void sort_pairs(CudaStream& stream, const ExpertCall& call);

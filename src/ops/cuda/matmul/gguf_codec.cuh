@@ -2,7 +2,7 @@
 //
 // The sum over a group of columns is that of codes times x, times scale and factor, less that of x
 // times min_scale and minimum. The words of values lie in a Stage where other formats have scales.
-// Used by gguf.cu and experts/gguf_pairs.cu. Thread rule: device code; with_gguf_codec is
+// Used by gguf.cu and experts/coded_pairs.cu. Thread rule: device code; with_gguf_codec is
 // the host's.
 #pragma once
 
