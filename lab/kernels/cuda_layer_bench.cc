@@ -4,7 +4,8 @@
 //
 //   cuda_layer_bench [CONTEXT [MOST_ROWS [FORMAT]]]   tokens of context of each row (1024); of 1, 4
 //                                                     and 16 rows those up to MOST_ROWS (16);
-//                                                     weights in bf16 (the default), fp8 or int4
+//                                                     weights in bf16 (the default), fp8, int4,
+//                                                     gguf4 (Q4_K) or gguf8 (Q6_K)
 //
 // Times are those of graph replays over many layers with weights and KV of their own, so that
 // nothing is read from L2. The cost of an op is the time saved by leaving it out.
@@ -203,6 +204,12 @@ std::optional<WeightFormat> format_named(std::string_view name) {
   if (name == "bf16") return WeightFormat::kBFloat16;
   if (name == "fp8") return WeightFormat::kE4m3Blocks;
   if (name == "int4") return WeightFormat{.numbers = WeightNumbers::kUint4, .group_cols = 128};
+  WeightFormat gguf = {.numbers = WeightNumbers::kGguf4, .group_cols = 32, .block_cols = 256};
+  gguf.has_minima = true;
+  if (name == "gguf4") return gguf;
+  if (name == "gguf8") {
+    return WeightFormat{.numbers = WeightNumbers::kGguf8, .group_cols = 16, .block_cols = 256};
+  }
   return std::nullopt;
 }
 
@@ -216,9 +223,10 @@ int main(int argc, char** argv) {
   const std::string_view name = argc > 3 ? argv[3] : "bf16";
   const auto format = format_named(name);
   if (context < 1 || most_rows < 1 || !format) {
-    fmt::print(stderr,
-               "cuda_layer_bench: CONTEXT and MOST_ROWS are numbers from 1 on, FORMAT is bf16, fp8 "
-               "or int4\n");
+    fmt::print(
+        stderr,
+        "cuda_layer_bench: CONTEXT and MOST_ROWS are numbers from 1 on, FORMAT is bf16, fp8, "
+        "int4, gguf4 or gguf8\n");
     return 2;
   }
   print_header("layers of a decode step");

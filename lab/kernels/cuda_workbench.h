@@ -89,6 +89,7 @@ class Workbench {
 
   PackedWeight weight(int64_t n, int64_t k, WeightFormat format = WeightFormat::kBFloat16) {
     if (has_scales(format)) return weight_of_codes(n, k, format);
+    if (stores_gguf(format)) return weight_of_blocks(n, k, format);
     return {.data = tensor(DType::kBF16, {n, k}).bytes(), .num_rows = n, .num_cols = k};
   }
 
@@ -152,27 +153,63 @@ class Workbench {
   static constexpr size_t kNoiseElements = (size_t{1} << 20) + 8;
   static constexpr size_t kNoiseStep = 100003;
 
+  // Random codes with the bits of `mask`, eight a word.
+  static std::vector<uint64_t> random_codes(int64_t count, uint64_t mask) {
+    std::vector<uint64_t> codes(static_cast<size_t>(count / 8));
+    std::mt19937_64 generator(1);
+    for (uint64_t& eight : codes) eight = generator() & mask;
+    return codes;
+  }
+  static TensorView view_of(std::vector<uint64_t>& codes, int64_t n, int64_t k) {
+    return TensorView(reinterpret_cast<std::byte*>(codes.data()), DType::kU8, {n, k});
+  }
+
+  PackedWeight packed_weight(int64_t n, int64_t k, WeightFormat format) {
+    return {.data = allocate(packed_weight_bytes(device_, n, k, format)),
+            .num_rows = n,
+            .num_cols = k,
+            .format = format};
+  }
+
+  // Codes of GGUF's blocks of any value, factors of 1 and minima in the middle.
+  PackedWeight weight_of_blocks(int64_t n, int64_t k, WeightFormat format) {
+    const bool is_4 = format.numbers == WeightNumbers::kGguf4;
+    auto codes = random_codes(n * k, is_4 ? 0x0f0f0f0f0f0f0f0fu : ~uint64_t{0});
+    const int64_t groups = k / format.group_cols, blocks = k / format.block_cols;
+    std::vector<uint8_t> factors(static_cast<size_t>(n * groups), 1);
+    std::vector<uint8_t> minima(factors.size(), is_4 ? 8 : 0);
+    // 2^-7 and 2^-11.
+    const auto bits = static_cast<uint16_t>(is_4 ? 0x2000 : 0x1000);
+    std::vector<Float16> scales(static_cast<size_t>(n * blocks), Float16{bits});
+    const TensorView of_blocks(scales.data(), DType::kF16, {n, blocks});
+    GgufValues values{.factors = TensorView(factors.data(), DType::kU8, {n, groups}),
+                      .minima = {},
+                      .scales = of_blocks,
+                      .min_scales = {}};
+    if (format.has_minima) {
+      values.minima = TensorView(minima.data(), DType::kU8, {n, groups});
+      values.min_scales = of_blocks;
+    }
+    const PackedWeight weight = packed_weight(n, k, format);
+    pack_weight(*stream_, {.src = view_of(codes, n, k), .dst = weight, .values = values});
+    stream_->synchronize();
+    return weight;
+  }
+
   // Codes of any value but the NaN of e4m3, and zero points in the middle.
   PackedWeight weight_of_codes(int64_t n, int64_t k, WeightFormat format) {
     const bool is_e4m3 = stores_e4m3(format);
-    const uint64_t mask = is_e4m3 ? 0xbfbfbfbfbfbfbfbfu : 0x0f0f0f0f0f0f0f0fu;
-    std::vector<uint64_t> codes(static_cast<size_t>(n * k / 8));
-    std::mt19937_64 generator(1);
-    for (uint64_t& eight : codes) eight = generator() & mask;
+    auto codes = random_codes(n * k, is_e4m3 ? 0xbfbfbfbfbfbfbfbfu : 0x0f0f0f0f0f0f0f0fu);
     const int64_t per_row = scales_per_row(format, k);
     const int64_t scale_rows = (n + format.group_rows - 1) / format.group_rows;
     std::vector<float> scales(static_cast<size_t>(scale_rows * per_row), is_e4m3 ? 0.05f : 0.01f);
     std::vector<uint8_t> zeros(scales.size(), 8);
-    const PackedWeight weight = {.data = allocate(packed_weight_bytes(device_, n, k, format)),
-                                 .num_rows = n,
-                                 .num_cols = k,
-                                 .format = format};
-    PackWeightArgs args = {
-        .src = TensorView(reinterpret_cast<std::byte*>(codes.data()), DType::kU8, {n, k}),
-        .dst = weight,
-        .scales = TensorView(reinterpret_cast<std::byte*>(scales.data()), DType::kF32,
-                             {scale_rows, per_row}),
-        .scale_rows = format.group_rows};
+    const PackedWeight weight = packed_weight(n, k, format);
+    PackWeightArgs args = {.src = view_of(codes, n, k),
+                           .dst = weight,
+                           .scales = TensorView(reinterpret_cast<std::byte*>(scales.data()),
+                                                DType::kF32, {scale_rows, per_row}),
+                           .scale_rows = format.group_rows};
     if (!is_e4m3)
       args.zeros = TensorView(reinterpret_cast<std::byte*>(zeros.data()), DType::kU8, {n, per_row});
     pack_weight(*stream_, args);

@@ -10,7 +10,7 @@
 namespace sluice {
 
 struct OpNeeds {
-  bool has_coded_weights = false;  // in e4m3 or integers
+  bool has_coded_weights = false;  // in e4m3, integers or blocks of GGUF
   bool has_coded_experts = false;  // likewise those of a mixture
   KvBlockShape kv;                 // of the KV that attention reads
   int64_t max_tokens = 0;          // of a sequence

@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "coded_experts.h"
 #include "op_test_util.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/reference/experts.h"
@@ -99,7 +101,8 @@ struct Sizes {
 struct Problem {
   Sizes sizes;
   reference::ExpertInput input;
-  WeightFormat format;  // of all weights
+  WeightFormat format;  // of all weights, but
+  std::optional<WeightFormat> down_format = std::nullopt;
 };
 
 Problem random_problem(const Sizes& sizes, int64_t m, uint32_t seed) {
@@ -124,105 +127,13 @@ Problem random_problem(const Sizes& sizes, int64_t m, uint32_t seed) {
   return problem;
 }
 
-// The numbers of which integers of 4 bits less 8, times kScale, are exact.
-constexpr float kScale = 0x1p-6f;
-constexpr uint8_t kZero = 8;
-constexpr WeightFormat kIntegers = {.numbers = WeightNumbers::kUint4, .group_cols = 32};
-
-// Every scale is one of these, by the row's or block's number, and by the group's.
-float scale_of(int64_t row, int64_t group) {
-  return std::ldexp(1.0f, static_cast<int>((row + 3 * group) % 5) - 8);
-}
-
-// Codes of e4m3 from 1 to 1.875, of both signs: exact times any scale.
-uint8_t code_of(BFloat16 value, float scale) {
-  const float number = std::abs(static_cast<float>(value)) / scale;
-  const auto eighths = static_cast<uint8_t>(std::clamp(number, 1.0f, 1.875f) * 8 - 8);
-  return static_cast<uint8_t>(0x38 + eighths) | (static_cast<float>(value) < 0 ? 0x80 : 0);
-}
-
-float value_of(uint8_t code, float scale) {
-  const float number = 1.0f + static_cast<float>(code & 7) / 8;
-  return (code & 0x80 ? -number : number) * scale;
-}
-
-// Makes numbers exact in the format. num_rows: of an expert's matrix.
-void round_to(WeightFormat format, std::vector<BFloat16>& values, int64_t num_rows,
-              int64_t num_cols) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (format.numbers == WeightNumbers::kUint4) {
-      const float number = std::round(static_cast<float>(values[i]) / kScale);
-      values[i] = BFloat16(std::clamp(number, -8.0f, 7.0f) * kScale);
-      continue;
-    }
-    const auto index = static_cast<int64_t>(i);
-    const int64_t row = index / num_cols % num_rows / format.group_rows;
-    const int64_t group = format.group_cols == 0 ? 0 : index % num_cols / format.group_cols;
-    const float scale = scale_of(row, group);
-    values[i] = BFloat16(value_of(code_of(values[i], scale), scale));
-  }
-}
-
-// A matrix of such numbers as codes, with a scale for each row, or block, and group.
-void pack_codes(Machine& machine, const BFloat16* values, const PackedWeight& dst,
-                int64_t row_begin, int64_t num_rows) {
-  const int64_t k = dst.num_cols, groups = scales_per_row(dst.format, k);
-  const int64_t shared = dst.format.group_rows;
-  std::vector<float> scales;
-  for (int64_t row = 0; row < (num_rows + shared - 1) / shared; ++row) {
-    for (int64_t group = 0; group < groups; ++group) scales.push_back(scale_of(row, group));
-  }
-  std::vector<uint8_t> codes;
-  for (int64_t i = 0; i < num_rows * k; ++i) {
-    const int64_t group = dst.format.group_cols == 0 ? 0 : i % k / dst.format.group_cols;
-    codes.push_back(code_of(values[i], scale_of(i / k / shared, group)));
-  }
-  pack_weight(machine.stream(), {.src = TensorView(codes.data(), DType::kU8, {num_rows, k}),
-                                 .dst = dst,
-                                 .row_begin = row_begin,
-                                 .scales = TensorView(scales.data(), DType::kF32,
-                                                      {std::ssize(scales) / groups, groups}),
-                                 .scale_rows = shared});
-  machine.synchronize();
-}
-
-// A matrix of such numbers as integers, its columns in reverse order, or turned by one, where the
-// format has orders.
-void pack_integers(Machine& machine, const BFloat16* values, const PackedWeight& dst,
-                   int64_t row_begin, int64_t num_rows) {
-  const int64_t k = dst.num_cols, groups = scales_per_row(dst.format, k);
-  const int32_t index = row_begin > 0 ? 1 : 0;
-  const bool is_ordered = dst.format.num_orders > 0;
-  std::vector<int32_t> order;
-  for (int64_t i = 0; i < k; ++i) {
-    const int64_t other = index == 0 ? k - 1 - i : (i + 1) % k;
-    order.push_back(static_cast<int32_t>(is_ordered ? other : i));
-  }
-  std::vector<uint8_t> codes;
-  for (int64_t i = 0; i < num_rows * k; ++i) {
-    const auto value = static_cast<float>(values[i / k * k + order[static_cast<size_t>(i % k)]]);
-    codes.push_back(static_cast<uint8_t>(value / kScale + kZero));
-  }
-  std::vector<float> scales(static_cast<size_t>(num_rows * groups), kScale);
-  std::vector<uint8_t> zeros(scales.size(), kZero);
-  pack_weight(machine.stream(),
-              {.src = TensorView(codes.data(), DType::kU8, {num_rows, k}),
-               .dst = dst,
-               .row_begin = row_begin,
-               .scales = TensorView(scales.data(), DType::kF32, {num_rows, groups}),
-               .zeros = TensorView(zeros.data(), DType::kU8, {num_rows, groups}),
-               .order = is_ordered ? TensorView(order.data(), DType::kI32, {k}) : TensorView(),
-               .order_index = is_ordered ? index : 0});
-  machine.synchronize();
-}
-
 // Gate, then up, of each expert; or down alone.
 PackedExperts pack_experts(Machine& machine, const Problem& problem, std::vector<BFloat16> first,
                            std::vector<BFloat16> second, int64_t num_rows, int64_t num_cols) {
   const Sizes& sizes = problem.sizes;
   const bool is_pair = !second.empty();
   const int64_t all_rows = is_pair ? 2 * num_rows : num_rows;
-  WeightFormat format = problem.format;
+  WeightFormat format = is_pair ? problem.format : problem.down_format.value_or(problem.format);
   if (format.num_orders > 0) format.num_orders = is_pair ? 2 : 1;
   PackedExperts experts{
       .num_experts = static_cast<int32_t>(sizes.num_experts),
@@ -240,6 +151,7 @@ PackedExperts pack_experts(Machine& machine, const Problem& problem, std::vector
         return pack_integers(machine, matrix, expert, row_begin, num_rows);
       }
       if (stores_e4m3(format)) return pack_codes(machine, matrix, expert, row_begin, num_rows);
+      if (stores_gguf(format)) return pack_gguf(machine, matrix, expert, row_begin, num_rows);
       pack_weight(machine.stream(), {.src = TensorView(matrix, DType::kBF16, {num_rows, num_cols}),
                                      .dst = expert,
                                      .row_begin = row_begin});
@@ -324,13 +236,19 @@ std::vector<Sizes> all_sizes() {
   return {{8, 2, 64, 48}, {5, 3, 50, 37}, {16, 1, 33, 16}, {3, 3, 96, 130}};
 }
 
-Problem coded_problem(WeightFormat format, const Sizes& sizes, int64_t m) {
+Problem coded_problem(WeightFormat format, const Sizes& sizes, int64_t m,
+                      std::optional<WeightFormat> down_format = std::nullopt) {
   Problem problem = random_problem(sizes, m, 7);
   problem.format = format;
+  problem.down_format = down_format;
   for (auto* weights : {&problem.input.gate, &problem.input.up}) {
+    if (!stores_codes(format)) continue;
     round_to(format, *weights, sizes.intermediate, sizes.hidden);
   }
-  round_to(format, problem.input.down, sizes.hidden, sizes.intermediate);
+  const WeightFormat of_down = down_format.value_or(format);
+  if (stores_codes(of_down)) {
+    round_to(of_down, problem.input.down, sizes.hidden, sizes.intermediate);
+  }
   return problem;
 }
 
@@ -356,6 +274,24 @@ TEST(ExpertMlp, MatchesDoublePrecisionWithCodes) {
       }
     }
     expect_exact(coded_problem(WeightFormat::kE4m3Blocks, {3, 2, 1152, 384}, 70), isa, "long rows");
+  }
+}
+
+// A GGUF file chooses the formats of an expert's matrices by tensor.
+TEST(ExpertMlp, MatchesDoublePrecisionWithFormatsOfTheirOwn) {
+  const std::pair<WeightFormat, WeightFormat> pairs[] = {{kGguf4, kGguf4},
+                                                         {kGguf8, kGguf8},
+                                                         {kGguf4, kGguf8},
+                                                         {kGguf8, WeightFormat::kBFloat16},
+                                                         {WeightFormat::kBFloat16, kGguf4}};
+  for (const CpuIsa isa : runnable_isas()) {
+    for (const auto& [format, down_format] : pairs) {
+      for (const int64_t m : {1, 19, 300}) {
+        expect_exact(coded_problem(format, {4, 2, 256, 256}, m, down_format), isa,
+                     fmt::format("{} and {}, {} rows", weight_format_name(format),
+                                 weight_format_name(down_format), m));
+      }
+    }
   }
 }
 
