@@ -122,6 +122,7 @@ struct GgufWords {
   int32_t count = 0;
 };
 
+// For the host, and for constants of the device's code.
 constexpr GgufWords gguf_words(int32_t group_cols, int32_t block_cols, bool has_minima) {
   const int32_t num_blocks = block_cols < 128 ? 128 / block_cols : 1;
   GgufWords words;
@@ -139,11 +140,11 @@ constexpr GgufWords gguf_words(int32_t group_cols, int32_t block_cols, bool has_
 // has columns 16 w + 4 t to 16 w + 4 t + 3: so four lanes have 16 columns, the smallest group, in a
 // word each.
 struct GgufLayout {
-  int64_t row_bytes = 0;
-  int64_t values_at = 0;
+  int64_t row_bytes = 0;  // of codes
+  int64_t values_at = 0;  // bytes from the first code to the first word
   int64_t num_bytes = 0;
   GgufWords words;
-  int32_t group_cols = 0;
+  int32_t group_cols = 0;  // as the format has them
   int32_t block_cols = 0;  // 32, or 128 for blocks of 256
   bool is_4 = false;
   bool has_minima = false;
@@ -163,7 +164,8 @@ inline GgufLayout gguf_layout(WeightFormat format, int64_t num_rows, int64_t num
   return layout;
 }
 
-// Whether there are kernels for this format of GGUF's blocks.
+// Whether there are kernels for this format of GGUF's blocks: those of all types, and of matrices
+// of several types side by side.
 inline bool has_gguf_kernels(WeightFormat format) {
   if (format.block_cols != 32 && format.block_cols != 256) return false;
   if (format.numbers == WeightNumbers::kGguf4) return format.group_cols == 32 && format.has_minima;

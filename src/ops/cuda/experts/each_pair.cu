@@ -129,6 +129,7 @@ ExpertCall part_of(const ExpertCall& call, int32_t begin, int32_t count) {
   return part;
 }
 
+// act of all pairs of a call, whose grid must have room for them.
 template <typename Rows>
 void launch_gates(CudaStream& stream, const ExpertCall& call) {
   launch_early(
@@ -138,6 +139,7 @@ void launch_gates(CudaStream& stream, const ExpertCall& call) {
       PairCall<Rows>{call, Rows(call.gate_up)});
 }
 
+// out of all rows of a call, from act.
 template <typename Rows>
 void launch_sums(CudaStream& stream, const ExpertCall& call) {
   launch_early(
@@ -147,7 +149,8 @@ void launch_sums(CudaStream& stream, const ExpertCall& call) {
       PairCall<Rows>{call, Rows(call.down)});
 }
 
-// Whether coded_pairs.cu multiplies weights of this format.
+// Whether coded_pairs.cu multiplies weights of this format. Rows of e4m3 are copied in pieces of 16
+// columns; other codes have rows with padding.
 bool has_coded_kernel(const ExpertCall& call, WeightFormat format) {
   if (stores_e4m3(format)) return call.hidden % 16 == 0 && call.intermediate % 16 == 0;
   return stores_codes(format);

@@ -18,15 +18,16 @@ void launch(CudaStream& stream, const GgufCall& call, DType out) {
 
 // What a code is multiplied by, and what is subtracted then.
 struct Values {
-  float step;
-  float offset;
+  float step;    // scale and factor: 19 bits, so exact
+  float offset;  // min_scale and minimum, likewise
 
   __device__ float number(int q) const {  // one rounding, as a product of f32 is exact
     return __fmaf_rn(step, static_cast<float>(q), -offset);
   }
 };
 
-// Those of a column of a row.
+// Those of a column of a row, byte by byte: products of many rows and of unusual shapes have time
+// for it, since a thread takes eight columns of a group.
 __device__ inline Values values_of(const GgufCall& call, int row, int column) {
   const GgufLayout& layout = call.layout;
   const int in_group = column % kGroup;
@@ -48,7 +49,8 @@ __device__ inline Values values_of(const GgufCall& call, int row, int column) {
   return values;
 }
 
-// Eight codes of a row from a multiple of 8 columns on.
+// Eight codes of a row from a multiple of 8 columns on: a word, or one of each of two neighbouring
+// lanes of the codec.
 template <bool kIs4>
 __device__ inline void read_codes(const GgufCall& call, int64_t row, int column,
                                   int (&codes)[kWordColumns]) {

@@ -45,8 +45,9 @@ inline GgufCall gguf_call(const SkinnyCall& product, const PackedWeight& weight)
 // what that adds, some 20 bits, is subtracted by the same instruction; so products are exact.
 struct ByteScale {
   float scale;
-  float added;
+  float added;  // 2^15 and the bias, times scale
 
+  // The lower half of `bits` is the scale; `times` is a power of two.
   __device__ ByteScale(uint32_t bits, float times, float bias)
       : scale(__half2float(__ushort_as_half(static_cast<uint16_t>(bits))) * times),
         added((32768.0f + bias) * scale) {}
@@ -57,7 +58,9 @@ struct ByteScale {
   }
 };
 
-// What the codecs of both widths have of their values.
+// What the codecs of both widths have of their values. A lane computes the steps and offsets of its
+// four rows itself, as three other lanes do: a byte takes two instructions, and to pass the result
+// on through shared memory would take as many.
 template <int kGroupCols, int kBlockCols, bool kMinima>
 struct GgufValueCodec {
   using Call = GgufCall;
@@ -65,7 +68,6 @@ struct GgufValueCodec {
   static constexpr int kMinimaAt = kWords.minima_at;
   static constexpr int kScalesAt = kWords.scales_at;
   static constexpr int kScales = kWords.count;
-  static constexpr int kGroups = kGroup / kGroupCols;
   static constexpr bool kHasZeros = false;
 
   __device__ static int row_bytes(const Call& all) {
@@ -100,7 +102,8 @@ struct GgufValueCodec {
   }
 };
 
-// Adds the sums of a group: codes times x, and x times `unit`.
+// Adds the sums of a group: codes times x, and x times `unit`, both 2^53 times too small as those
+// of integers. Without minima x counts only in the first.
 template <typename Codec, bool kHigh>
 __device__ inline void add_gguf_group(const Stage<Codec>& stage, int group, const Lane& lane,
                                       const Sums<kRingTiles, kHigh>& of_group,
@@ -118,7 +121,8 @@ __device__ inline void add_gguf_group(const Stage<Codec>& stage, int group, cons
   }
 }
 
-// Codes of 4 bits lie, and become bf16, as integers of 4 bits do.
+// Codes of 4 bits lie, and become bf16, as integers of 4 bits do. A word of a lane's 16 bytes has
+// eight columns of a group, and four lanes have all of it.
 template <int kBlockCols>
 struct Gguf4Codec : GgufValueCodec<32, kBlockCols, true> {
   static constexpr int kPieces = 1;
@@ -208,6 +212,7 @@ struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
   }
 
  private:
+  // A copy that costs nothing: the first product of a tile adds to the sums of x in place of 0.
   template <bool kHigh>
   __device__ static void begin_with(const Sums<1, kHigh>& of_x, Sums<kRingTiles, kHigh>& of_group,
                                     int tile) {
@@ -219,6 +224,7 @@ struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
   }
 };
 
+// The part of with_gguf_codec for 8 bits.
 template <int kGroupCols, int kBlockCols, typename Use>
 void with_gguf8_codec(const GgufLayout& layout, const Use& use) {
   layout.has_minima ? use.template operator()<Gguf8Codec<kGroupCols, kBlockCols, true>>()

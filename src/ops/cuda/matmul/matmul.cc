@@ -143,7 +143,8 @@ struct CodeKernels {
   void (*any)(CudaStream& stream, const MatmulArgs& args);
 };
 
-// The same for such weights.
+// The same for such weights: few rows, then parts of the weight as bf16, and what has neither
+// vectors nor a shape for the library.
 void multiply_codes(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args,
                     const CodeKernels& kernels) {
   if (!has_vectors(args.x, args.weight)) return kernels.any(stream, args);

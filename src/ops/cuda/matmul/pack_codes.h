@@ -17,7 +17,8 @@ namespace sluice::cuda {
 // Writes a row of k codes, one a byte, as a kernel reads it. Several threads call it at once.
 using PackRow = void (*)(const uint8_t* codes, int64_t k, std::byte* to);
 
-// Writes the rows of `src`, of which each takes `row_bytes` in `dst`.
+// Writes the rows of `src`, of which each takes `row_bytes` in `dst`. A reader is asked for whole
+// rows alone. Takes the scratch of conversions, too, which products of many rows need.
 void pack_rows(cudaStream_t handle, const PackWeightArgs& args, int64_t row_bytes, PackRow pack_row,
                MatmulState& state);
 

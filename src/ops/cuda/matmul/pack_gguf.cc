@@ -11,7 +11,7 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr uint32_t kSignBits = 0x80808080u;
+constexpr uint32_t kSignBits = 0x80808080u;  // turned over, bytes count from -128 on
 constexpr int64_t kWordCodes = 4;
 
 // A row of codes of 8 bits in the order of GgufLayout; past its end they are 0.
@@ -27,7 +27,8 @@ void pack_gguf8_row(const uint8_t* codes, int64_t k, std::byte* to) {
   }
 }
 
-// Reads the values of rows of `src` as words.
+// Reads the values of rows of `src` as words. Host threads ask for each word once, in the order of
+// memory.
 class WordReader {
  public:
   WordReader(const PackWeightArgs& args, const GgufLayout& layout)
@@ -58,10 +59,12 @@ class WordReader {
     return four;
   }
 
+  // The bits of a scale; past the end of the row 0, so that padding adds nothing.
   uint32_t half(const TensorView& from, int64_t row, int64_t block) const {
     return block < num_blocks_ ? from.data<Float16>()[row * num_blocks_ + block].bits : 0;
   }
 
+  // A word from scales_at on: a block and its min_scale, or two blocks.
   uint32_t scales(int64_t row, int64_t column, int64_t word) const {
     const int64_t of_word = layout_.has_minima ? word : 2 * word;
     const int64_t block = column / block_cols_ + of_word;

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "coded_experts.h"
-#include "op_test_util.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/experts/coded_experts.h"
+#include "ops/op_test_util.h"
+#include "ops/packed_weights.h"
 #include "ops/reference/experts.h"
-#include "packed_weights.h"
 
 namespace sluice::testing {
 namespace {

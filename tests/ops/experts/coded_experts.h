@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "op_test_util.h"
-#include "packed_weights.h"
+#include "ops/op_test_util.h"
+#include "ops/packed_weights.h"
 
 namespace sluice::testing {
 
