@@ -169,6 +169,7 @@ std::vector<float> multiply(Machine& machine, std::vector<BFloat16> x, int64_t m
 void expect_near(const std::vector<float>& out, const std::vector<BFloat16>& x, int64_t m,
                  const GgufMatrix& matrix, int64_t first = 0, int64_t width = 0) {
   if (width == 0) width = matrix.n;
+  const double share = share_of(m);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < matrix.n; ++j) {
       double sum = 0, bound = 0;
@@ -178,7 +179,7 @@ void expect_near(const std::vector<float>& out, const std::vector<BFloat16>& x, 
           const double value = static_cast<float>(x[static_cast<size_t>(i * matrix.k + l)]);
           largest = std::max(largest, std::abs(value));
           sum += value * matrix.value(j, l);
-          bound += std::abs(value) * matrix.magnitude(j, l) * share_of(m);
+          bound += std::abs(value) * matrix.magnitude(j, l) * share;
         }
         for (int64_t l = begin; l < begin + 32; ++l) {
           bound += largest * matrix.magnitude(j, l) * (0x1p-16 + 0x1p-20);

@@ -31,9 +31,9 @@ enum class WeightNumbers : uint8_t { kBFloat16, kE4m3, kUint4, kUint8, kGguf4, k
 // neighbours. Each of the matrices side by side has its own order then.
 //
 // A number of GGUF's blocks, a code q of 4 bits (kGguf4) or of 8 with a sign (kGguf8), stands for
-// (scale * factor) * q - min_scale * minimum in f32, rounded to bf16: factor and minimum, of 8
-// bits, belong to a row and a group of its columns, scale and min_scale, f16, to a block of them.
-// Products have the bits of those with that bf16; on CUDA up to 16 rows lack this rounding.
+// (scale * factor) * q - min_scale * minimum: factor and minimum, of 8 bits, belong to a row and a
+// group of its columns, scale and min_scale, f16, to a block of them. Products may round it to
+// bf16: those of the CPU with AMX, and those of CUDA with more than 16 rows.
 struct WeightFormat {
   WeightNumbers numbers = WeightNumbers::kBFloat16;
   int32_t group_cols = 0;   // columns of a group, a multiple of 32 (GGUF: 16); 0: all of a row

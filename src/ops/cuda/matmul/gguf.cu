@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(128) any_gguf_product(const __grid_constant__ 
   if (threadIdx.x % kWarpThreads == 0) store(static_cast<Out*>(call.out) + index, sum);
 }
 
+// What a kernel of conversion gets: as ConvertArgs, which experts call for many weights.
 struct ConvertCall {
   GgufCall weight;  // the first one
   int64_t stride;   // bytes from a weight to the next
@@ -138,6 +139,7 @@ GgufCall make_call(const MatmulArgs& args) {
                    args.weight);
 }
 
+// A block has four warps, and so four elements of out.
 template <bool kIs4>
 void launch_any(CudaStream& stream, const GgufCall& call, const TensorView& out) {
   const auto num_blocks = static_cast<unsigned>((out.num_elements() + 3) / 4);

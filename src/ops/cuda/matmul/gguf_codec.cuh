@@ -74,11 +74,13 @@ struct GgufValueCodec {
     return static_cast<int>(all.layout.row_bytes);
   }
 
+  // A word of values in place of a scale; `step` and `offset` read its bits.
   __device__ static const float* scale_at(const Call& all, int row, int group, int s) {
     return reinterpret_cast<const float*>(all.values(row, group, s));
   }
 
-  // Scale and factor of a group, times `times`.
+  // Scale and factor of a group, times `times`. The compiler keeps words and scales that several
+  // groups of a row share in registers.
   template <typename Codec>
   __device__ static float step(const Stage<Codec>& stage, int group, int row, float times) {
     const int block = group * kGroupCols / kBlockCols;
@@ -167,7 +169,7 @@ struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
   __device__ static int first_column(const Lane& lane) { return lane.quarter() * 4; }
   __device__ static constexpr int column_offset(int i) { return i * 32; }
 
-  // Times 2^80. Exact below 2^48.
+  // Times 2^80, so that products with bytes as bf16 are normal numbers. Exact below 2^48.
   __device__ static Bf16x8 prepare(const Bf16x8& x) {
     constexpr uint32_t kLarge = 0x67806780u;
     Bf16x8 large;
