@@ -66,10 +66,13 @@ __device__ inline void read_codes(const GgufCall& call, int64_t row, int column,
       codes[i] = static_cast<int>(bits >> (i % 2 * 16 + i / 2 * 4) & 15u);
     }
   } else {
-    const auto* first = reinterpret_cast<const uint8_t*>(of_row) + column / 64 * 64 +
-                        column % 16 / 4 * 16 + column % 64 / 16 * 4;
+    const auto* first = reinterpret_cast<const uint32_t*>(
+        of_row + column / 64 * 64 + column % 16 / 4 * 16 + column % 64 / 16 * 4);
+    const uint32_t words[2] = {first[0], first[4]};
 #pragma unroll
-    for (int i = 0; i < kWordColumns; ++i) codes[i] = first[i / 4 * 16 + i % 4] - 128;
+    for (int i = 0; i < kWordColumns; ++i) {
+      codes[i] = static_cast<int>(words[i / 4] >> (i % 4 * 8) & 255u) - 128;
+    }
   }
 }
 
