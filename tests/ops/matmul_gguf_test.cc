@@ -13,12 +13,14 @@
 
 #include "op_test_util.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/rows/activation.h"
 #include "packed_weights.h"
 
 namespace sluice::testing {
 namespace {
 
-// What the types of GGUF are kept as: Q4_K, Q4_0 and Q4_1, Q5_K, Q6_K, Q8_0, and Q4_K beside Q6_K.
+// What the types of GGUF are kept as: Q4_K, Q4_0 and Q4_1, Q5_K, Q6_K, Q8_0, and Q4_K beside Q6_K;
+// Q5_1, Q6_K beside Q8_0 and Q5_1; and what no type has, but a GPU has kernels for.
 std::vector<WeightFormat> formats() {
   const auto four = WeightNumbers::kGguf4, eight = WeightNumbers::kGguf8;
   return {{.numbers = four, .group_cols = 32, .block_cols = 256, .has_minima = true},
@@ -26,7 +28,11 @@ std::vector<WeightFormat> formats() {
           {.numbers = eight, .group_cols = 32, .block_cols = 256, .has_minima = true},
           {.numbers = eight, .group_cols = 16, .block_cols = 256},
           {.numbers = eight, .group_cols = 32, .block_cols = 32},
-          {.numbers = eight, .group_cols = 16, .block_cols = 256, .has_minima = true}};
+          {.numbers = eight, .group_cols = 16, .block_cols = 256, .has_minima = true},
+          {.numbers = eight, .group_cols = 32, .block_cols = 32, .has_minima = true},
+          {.numbers = eight, .group_cols = 16, .block_cols = 32},
+          {.numbers = eight, .group_cols = 16, .block_cols = 32, .has_minima = true},
+          {.numbers = eight, .group_cols = 32, .block_cols = 256}};
 }
 
 // A matrix as it is packed.
@@ -181,13 +187,14 @@ TEST_P(MatmulGgufTest, EveryShapeIsNearTheReference) {
   for (const WeightFormat format : formats()) {
     if (!keeps_gguf(machine.device(), format)) continue;
     for (const int64_t n : {1, 17, 144}) {
-      for (const int64_t k : {256, 512, 1280}) {
+      for (const int64_t k : {32, 256, 288, 512, 1280}) {
+        if (k % format.block_cols != 0) continue;
         GgufMatrix matrix = random_matrix(format, n, k);
         const PackedWeight weight = make_weight(machine, format, n, k);
         pack_at(machine, matrix, weight, 0);
         const auto x = random_bf16(130 * k, 3);
-        for (const int64_t m : {1, 3, 16, 17, 130}) {
-          if (m > 17 && n != 17) continue;
+        for (const int64_t m : {1, 2, 3, 8, 9, 16, 17, 130}) {
+          if (m > 17 && n != (testing_cpu() ? 17 : 144)) continue;
           SCOPED_TRACE(::testing::Message()
                        << weight_format_name(format) << ", groups of " << format.group_cols
                        << ": m " << m << " n " << n << " k " << k);
@@ -198,7 +205,7 @@ TEST_P(MatmulGgufTest, EveryShapeIsNearTheReference) {
   }
 }
 
-// On a CPU across ISAs, too.
+// Across ISAs too, and on GPUs with less shared memory.
 TEST_P(MatmulGgufTest, RowsDoNotDependOnTheirNeighboursOnThreadsOrOnTheIsa) {
   const int64_t n = 144, k = 1280;
   const std::vector<int64_t> counts = testing_cpu()
@@ -268,13 +275,37 @@ TEST_P(MatmulGgufTest, MatricesSideBySideKeepTheirValues) {
   }
 }
 
-// Scales are those of a real file, since the product of a gate and `up` squares the largest.
-TEST(GgufGatedProduct, IsTheProductAndThenTheGate) {
+// With a single 1 in a row of x the product is a number, which many rows have as bf16.
+TEST(GgufConversion, RoundsNumbersOnce) {
+  if (testing_cpu()) GTEST_SKIP() << "skipped: a GPU converts weights for many rows";
+  Machine machine;
+  const int64_t m = 64, n = 144, k = 1280;
+  std::vector<BFloat16> x(static_cast<size_t>(m * k), BFloat16(0.0f));
+  const auto column_of = [](int64_t row) { return row * 37 % k; };
+  for (int64_t i = 0; i < m; ++i) x[static_cast<size_t>(i * k + column_of(i))] = BFloat16(1.0f);
   for (const WeightFormat format : formats()) {
-    Machine machine;
+    if (!keeps_gguf(machine.device(), format)) continue;
+    GgufMatrix matrix = random_matrix(format, n, k);
+    const PackedWeight weight = make_weight(machine, format, n, k);
+    pack_at(machine, matrix, weight, 0);
+    const auto out = multiply(machine, x, m, weight, CpuIsa::kScalar);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        const BFloat16 number(static_cast<float>(matrix.value(j, column_of(i))));
+        ASSERT_EQ(out[static_cast<size_t>(i * n + j)], static_cast<float>(number)) << i << ' ' << j;
+      }
+    }
+  }
+}
+
+// Scales are those of a real file, since the product of a gate and `up` squares the largest. Sums
+// have one order in both kernels.
+TEST(GgufGatedProduct, IsTheProductAndThenTheGate) {
+  const int64_t k = 512;
+  Machine machine;
+  for (const WeightFormat format : formats()) {
     if (!keeps_gguf(machine.device(), format)) continue;
     for (const int64_t width : {24, 82, 520}) {
-      const int64_t k = 512;
       GgufMatrix matrix = random_matrix(format, 2 * width, k);
       for (Float16& scale : matrix.scales) scale.bits = 0x0c00 | (scale.bits & 0x83ff);
       for (Float16& scale : matrix.min_scales) scale.bits = 0x0c00 | (scale.bits & 0x83ff);
@@ -293,7 +324,6 @@ TEST(GgufGatedProduct, IsTheProductAndThenTheGate) {
         matmul(machine.stream(), {.x = args.x, .weight = weight, .bias = {}, .out = gate_up});
         swiglu(machine.stream(), {.gate_up = gate_up, .out = out});
         machine.synchronize();
-        // Sums have the same order in both kernels.
         EXPECT_EQ(std::memcmp(args.out.bytes(), out.bytes(), out.num_bytes()), 0);
       }
     }

@@ -188,7 +188,8 @@ TEST_F(RanksOfFormats, LogitsAreThoseOfOneRank) {
 }
 
 // Blocks of a GGUF file are decoded for the rows and columns of a rank, in the order of heads that
-// a directory has.
+// a directory has. Products with them need not round their numbers to bf16, as those of the
+// directory are.
 TEST_F(RanksOfFormats, GgufFilesAreDividedAsDirectories) {
   const std::filesystem::path golden = testing::source_dir() / "tests/golden";
   for (const auto& [model, file] :
@@ -206,7 +207,12 @@ TEST_F(RanksOfFormats, GgufFilesAreDividedAsDirectories) {
     }
     const auto expected = logits_of(options, tokens);
     options.model = golden / "gguf" / file;
-    EXPECT_EQ(logits_of(options, tokens), expected) << file;
+    const auto got = logits_of(options, tokens);
+    if (std::string_view(model) == "gguf/mixed-hybrid") {
+      EXPECT_LT(median_nmse(got, expected, tokens.size()), 2e-4) << file;
+    } else {
+      EXPECT_EQ(got, expected) << file;
+    }
   }
 }
 
