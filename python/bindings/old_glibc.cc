@@ -1,7 +1,7 @@
 // For programs and modules that run with an older C library than the one they are linked with, as
 // that of RHEL 8 and Debian 10, glibc 2.28. Linked into wheels and releases for x86-64.
 //
-// The linker gives a symbol its newest version, and glibc 2.29 to 2.34 made new ones of functions
+// The linker gives a symbol its newest version, and glibc 2.29 to 2.38 made new ones of functions
 // that had not changed: threads moved from libpthread into libc, exp lost an error handler. glibc
 // keeps the old versions for programs that are linked already, and never drops one. So each
 // function below is defined here, unseen from outside, and goes on to its old version. That costs a
@@ -21,15 +21,16 @@
 
 #define SLUICE_HIDDEN __attribute__((visibility("hidden")))
 
-// A tail jump: the function sees the arguments and the return address of its caller, which dlopen
-// and dlsym look at.
-#define SLUICE_OLD(name, version)                                                   \
-  __asm__(".symver old_" #name ", " #name "@GLIBC_" #version                        \
+// Defines `name` as a tail jump to `old`: the function sees the arguments and the return address of
+// its caller, which dlopen and dlsym look at.
+#define SLUICE_OLD_AS(name, old, version)                                           \
+  __asm__(".symver old_" #name ", " #old "@GLIBC_" #version                         \
           "; .pushsection .text; "                                                  \
           ".globl " #name "; .hidden " #name "; .type " #name ", @function; " #name \
           ": .cfi_startproc; jmp *old_" #name                                       \
           "@GOTPCREL(%rip); .cfi_endproc; "                                         \
           ".size " #name ", . - " #name "; .popsection")
+#define SLUICE_OLD(name, version) SLUICE_OLD_AS(name, name, version)
 
 // What Sluice, libstdc++, libgcc and libcrypto call.
 SLUICE_OLD(dladdr, 2.2.5);
@@ -39,6 +40,7 @@ SLUICE_OLD(dlopen, 2.2.5);
 SLUICE_OLD(dlsym, 2.2.5);
 SLUICE_OLD(exp, 2.2.5);
 SLUICE_OLD(exp2, 2.2.5);
+SLUICE_OLD(fmod, 2.2.5);
 SLUICE_OLD(log, 2.2.5);
 SLUICE_OLD(log2, 2.2.5);
 SLUICE_OLD(pow, 2.2.5);
@@ -62,6 +64,12 @@ SLUICE_OLD(pthread_rwlock_wrlock, 2.2.5);
 SLUICE_OLD(pthread_setname_np, 2.12);
 SLUICE_OLD(pthread_setspecific, 2.2.5);
 SLUICE_OLD(pthread_sigmask, 2.2.5);
+
+// Of Debian 13, glibc 2.38: without the binary numbers of C23.
+SLUICE_OLD_AS(__isoc23_strtol, strtol, 2.2.5);
+SLUICE_OLD_AS(__isoc23_strtoll, strtoll, 2.2.5);
+SLUICE_OLD_AS(__isoc23_strtoul, strtoul, 2.2.5);
+SLUICE_OLD_AS(__isoc23_strtoull, strtoull, 2.2.5);
 
 // What CUDA's libcudart_static.a (13.0) calls besides.
 SLUICE_OLD(dlmopen, 2.3.4);
