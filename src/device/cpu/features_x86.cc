@@ -22,14 +22,16 @@ bool request_amx_permission() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// CPUID leaf 7: bf16 tile products and tile registers; the kernel's permission comes last, so that
-// it is requested only where there is AMX.
-bool has_amx_bf16() {
+// CPUID leaf 7: tile products of bf16 and 8 bits, and tile registers; the kernel's permission comes
+// last, so that it is requested only where there is AMX.
+bool has_amx() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   constexpr unsigned kAmxBf16 = 1u << 22;
   constexpr unsigned kAmxTile = 1u << 24;
-  return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0 && request_amx_permission();
+  constexpr unsigned kAmxInt8 = 1u << 25;
+  constexpr unsigned kAll = kAmxBf16 | kAmxTile | kAmxInt8;
+  return (edx & kAll) == kAll && request_amx_permission();
 }
 
 // CPUID leaf 1. Not __builtin_cpu_supports, since some compilers do not accept "f16c".
@@ -49,7 +51,7 @@ CpuIsa detect() {
     return CpuIsa::kAvx2;
   }
   if (!__builtin_cpu_supports("avx512bf16")) return CpuIsa::kAvx512;
-  return has_amx_bf16() ? CpuIsa::kAmx : CpuIsa::kAvx512Bf16;
+  return has_amx() ? CpuIsa::kAmx : CpuIsa::kAvx512Bf16;
 }
 
 }  // namespace

@@ -285,8 +285,6 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
   write_sums(problem, job, sums);
 }
 
-// Codes of GGUF's blocks are multiplied without AMX: their conversion to bf16 takes longer than
-// products of integers, with many rows as long.
 MatmulKernel make_kernel() {
   return {.max_rows = kMaxRowTiles * kTileRows,
           .max_panels = kMaxPanels,
@@ -296,7 +294,7 @@ MatmulKernel make_kernel() {
           .run = &run_job,
           .convert_uint4 = &convert_uint4_avx512,
           .convert_uint8 = &convert_integers<8>,
-          .gguf = gguf_kernel_avx512vnni()};
+          .gguf = gguf_kernel_amx()};
 }
 
 }  // namespace

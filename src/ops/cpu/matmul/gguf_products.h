@@ -230,14 +230,19 @@ void multiply_gguf_slice(const GgufPanels& panels, const uint8_t* first, int64_t
 inline constexpr int64_t kGgufValues = kGgufSliceCols / kLeastGroupCols * kGgufMaxRows;
 
 // Scratch: sums, then a slice of x.
+inline GgufX x_in(std::byte* scratch) {
+  GgufX x;
+  x.scales = reinterpret_cast<float*>(scratch) + kGgufMaxRows * kGgufSumStride;
+  x.sums = x.scales + kGgufValues;
+  x.numbers = reinterpret_cast<int16_t*>(x.sums + kGgufValues);
+  return x;
+}
+
 template <typename Vector>
 void run_gguf(const MatmulProblem& problem, const GgufPanels& panels, const MatmulJob& job,
               std::byte* scratch) {
   float* const sums = reinterpret_cast<float*>(scratch);
-  GgufX x;
-  x.scales = sums + kGgufMaxRows * kGgufSumStride;
-  x.sums = x.scales + kGgufValues;
-  x.numbers = reinterpret_cast<int16_t*>(x.sums + kGgufValues);
+  const GgufX x = x_in(scratch);
   std::memset(sums, 0, static_cast<size_t>(job.num_rows * kGgufSumStride) * sizeof(float));
   const uint8_t* const first = panels.data + job.panel_begin * panels.panel_bytes;
   for (int64_t begin = 0; begin < panels.k; begin += kGgufSliceCols) {

@@ -91,7 +91,9 @@ const MatmulKernel& matmul_kernel_scalar();
 const MatmulKernel& matmul_kernel_avx2();
 const MatmulKernel& matmul_kernel_avx512();
 const MatmulKernel& matmul_kernel_amx();
-// The part of the two last for a CPU with AVX-512-VNNI, which those with AMX have; the same bits.
+// The parts for GGUF's blocks of the last, and of matmul_kernel_avx512 for a CPU with AVX-512-VNNI,
+// which those with AMX have; the same bits.
+const GgufKernel& gguf_kernel_amx();
 const GgufKernel& gguf_kernel_avx512vnni();
 
 }  // namespace sluice
