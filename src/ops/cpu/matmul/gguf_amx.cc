@@ -45,6 +45,7 @@ struct Parts {
   uint8_t* low = nullptr;
 };
 
+// High bytes have a sign, low ones have none.
 void split(const int16_t* numbers, int64_t num_rows, int64_t count, const Parts& to) {
   for (int64_t row = 0; row < num_rows; ++row) {
     for (int64_t i = row * kGgufSliceCols; i < row * kGgufSliceCols + count; i += 32) {
@@ -58,7 +59,8 @@ void split(const int16_t* numbers, int64_t num_rows, int64_t count, const Parts&
   }
 }
 
-// Two lines of a panel, of two columns each, to one of bytes.
+// Two lines of a panel, of two columns each, to one of bytes: what a tile takes of four columns.
+// Codes are read once for all rows of a job.
 void arrange(const uint8_t* from, bool is_4, int64_t num_lines, int8_t* to) {
   const __m512i mask = _mm512_set1_epi32(0x0f0f0f0f);
   for (int64_t line = 0; line < num_lines; line += 2, to += kLineBytes) {
@@ -88,7 +90,8 @@ void multiply_parts(const Parts& x, int32_t* sums) {
   memory_barrier();
 }
 
-// As multiply_gguf_tile.
+// The end of multiply_gguf_tile, for up to 16 rows: the same operations in the same order, and so
+// the same bits.
 void add_group(const int32_t* group_sums, const GgufTile& tile, int64_t num_rows) {
   using Vector = GgufVector512<void>;
   const __m512 step = Vector::load(tile.steps->steps);
@@ -135,6 +138,7 @@ void multiply_panel(const GgufPanels& panels, const uint8_t* panel, int64_t begi
   }
 }
 
+// Of the parts of all rows of a job.
 constexpr int64_t kPartBytes = kGgufMaxRows * kGgufSliceCols;
 
 // Scratch: that of run_gguf, then the parts.
