@@ -50,6 +50,7 @@ const std::byte* GgufRows::blocks_of(int64_t row) const {
          static_cast<size_t>(in_source * (num_cols_ / type_.block_elements)) * type_.block_bytes;
 }
 
+// Of every block of every row, on one thread: some 50 ns a block, in all a second for 8 G numbers.
 // A group or block of the matrix has the values of that of the tensor which it is part of.
 void GgufRows::read_values(const CheckpointTensor& tensor) {
   const auto num_groups = static_cast<size_t>(num_rows() * (num_cols_ / format_.group_cols));

@@ -43,6 +43,7 @@ inline void store_integers(const uint16_t* x, float inverse, int16_t* to, int32_
   Halves halves;
   load_vector(halves, x);
   const Words wide = __builtin_convertvector(halves, Words) << 16;
+  // Rounded to nearest, ties to even, as the addition does.
   // Beside 1.5 * 2^23 the lowest bit of a float is 1.
   const Floats shifted = reinterpret_cast<Floats>(wide) * inverse + 0x1.8p23f;
   const Integers numbers = reinterpret_cast<Integers>(shifted) << 16 >> 16;
