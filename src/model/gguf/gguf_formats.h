@@ -13,8 +13,8 @@ namespace sluice {
 // The format that holds codes and values of a type as they are; bf16 for a type without codes.
 WeightFormat gguf_format(const GgufType& type);
 
-// The narrowest format that holds those of both, for matrices that are multiplied as one; bf16 if one
-// of them is.
+// The narrowest format that holds those of both, for matrices that are multiplied as one; bf16 if
+// one of them is.
 WeightFormat join_gguf(WeightFormat a, WeightFormat b);
 
 // Sets the formats of all modules of the file, but for matrices whose columns memory has in another
