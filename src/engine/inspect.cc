@@ -28,7 +28,7 @@ std::string describe_rope(const RopeConfig& rope) {
   return text;
 }
 
-// Embedding and `lm_head` stay in bf16.
+// The embedding stays in bf16, and so does `lm_head` but for that of a GGUF file.
 std::string describe_formats(const ModelConfig& config) {
   if (config.quantization.has_gguf()) return "blocks of 4 and 8 bits, others bf16";
   if (!config.quantization.present()) return "bf16";

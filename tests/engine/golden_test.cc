@@ -155,5 +155,22 @@ TEST(GgufMixedHybrid, GivesTheLogitsOfItsNumbers) {
   EXPECT_EQ(LLM(options).trace(tokens, {}).logits.data, resident);
 }
 
+// Random weights have the formats of the file, so that measurements without its numbers read as
+// many bytes.
+TEST(GgufMixedHybrid, RandomWeightsTakeItsMemory) {
+  EngineOptions options = testing::tiny_options("qwen3-group2-tied");
+  const std::vector<int32_t> tokens = {1, 2, 3, 5, 8, 13};
+  for (const char* file : {"mixed.gguf", "mixed-hybrid.gguf"}) {
+    options.model = testing::source_dir() / "tests/golden/gguf" / file;
+    options.load_format = LoadFormat::kAuto;
+    const size_t num_bytes = plan_memory(options).entries.front().bytes;
+    options.load_format = LoadFormat::kDummy;
+    EXPECT_EQ(plan_memory(options).entries.front().bytes, num_bytes);
+    const std::vector<float> logits = LLM(options).trace(tokens, {}).logits.data;
+    EXPECT_TRUE(std::ranges::all_of(logits, [](float value) { return std::isfinite(value); }));
+    EXPECT_GT(std::ranges::max(logits), std::ranges::min(logits)) << file;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -107,13 +107,6 @@ GgufMatrix random_matrix(WeightFormat format, int64_t n, int64_t k, uint32_t see
   return matrix;
 }
 
-PackedWeight make_weight(Machine& machine, WeightFormat format, int64_t n, int64_t k) {
-  return {.data = machine.allocate(packed_weight_bytes(machine.device(), n, k, format)),
-          .num_rows = n,
-          .num_cols = k,
-          .format = format};
-}
-
 // As rows of `weight` from row_begin on.
 void pack_at(Machine& machine, GgufMatrix& matrix, const PackedWeight& weight, int64_t row_begin) {
   const int64_t n = matrix.n, groups = matrix.num_groups(), blocks = matrix.num_blocks();

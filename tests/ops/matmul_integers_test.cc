@@ -78,13 +78,6 @@ IntegerMatrix random_matrix(WeightFormat format, int64_t n, int64_t k, uint32_t 
   return matrix;
 }
 
-PackedWeight make_weight(Machine& machine, WeightFormat format, int64_t n, int64_t k) {
-  return {.data = machine.allocate(packed_weight_bytes(machine.device(), n, k, format)),
-          .num_rows = n,
-          .num_cols = k,
-          .format = format};
-}
-
 void pack_at(Machine& machine, IntegerMatrix& matrix, const PackedWeight& weight, int64_t row_begin,
              int32_t order_index = 0) {
   TensorView order;

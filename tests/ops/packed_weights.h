@@ -11,10 +11,16 @@
 namespace sluice::testing {
 
 // Memory for a weight; its padding is NaN until pack_weight writes it.
+inline PackedWeight make_weight(Machine& machine, WeightFormat format, int64_t num_rows,
+                                int64_t num_cols) {
+  return {
+      .data = machine.allocate(packed_weight_bytes(machine.device(), num_rows, num_cols, format)),
+      .num_rows = num_rows,
+      .num_cols = num_cols,
+      .format = format};
+}
 inline PackedWeight make_weight(Machine& machine, int64_t num_rows, int64_t num_cols) {
-  return {.data = machine.allocate(packed_weight_bytes(machine.device(), num_rows, num_cols)),
-          .num_rows = num_rows,
-          .num_cols = num_cols};
+  return make_weight(machine, WeightFormat::kBFloat16, num_rows, num_cols);
 }
 
 // values: [num_rows][num_cols]. Packed on return.

@@ -67,7 +67,7 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
      "auto bfloat16"},
     {"-q --quantization --load-in-8bit --load-in-4bit", "",
      "weights run as the files have them: config.json names FP8, AWQ, GPTQ or compressed-tensors, "
-     "and GGUF files are decoded to bf16"},
+     "and GGUF files stay in their blocks"},
     {"--kv-events-config", "",
      "each has an option of its own: sluice serve --kv-events tcp://*:5557, --kv-events-replay, "
      "--kv-events-topic"},

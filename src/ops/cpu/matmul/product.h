@@ -67,8 +67,8 @@ struct JobPlan {
 // REQUIRES: at least one row.
 JobPlan plan_jobs(const Product& product, const MatmulKernel& kernel, int64_t wanted_jobs);
 
-// The scratch depends on the kernel alone, so a thread allocates it in its first product and never
-// again: a decode step after the first allocates nothing.
+// The scratch depends on the kernel and on whether the weight is in GGUF's blocks, so a thread
+// allocates it in its first products and never again: a decode step after these allocates nothing.
 void run_job_of(const Product& product, const MatmulJob& job, const MatmulKernel& kernel);
 
 }  // namespace sluice::cpu
