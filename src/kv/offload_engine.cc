@@ -1,6 +1,8 @@
 // Moves blocks between the parts: from stage and tails to the host tier and to resident places.
 #include "kv/offload_engine.h"
 
+#include <utility>
+
 #include "core/error.h"
 #include "device/debug_fill.h"
 #include "kv/runs.h"
@@ -53,6 +55,7 @@ OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& la
       places_(device, layout, sizes.num_resident_blocks, sizes.num_tails),
       stage_(device, layout.block, sizes.stage_blocks),
       tails_(device, compute, gate_, sizes.num_tails),
+      keys_staged_(device.make_event()),
       write_back_(device, compute, layout.num_layers, sizes.num_host_blocks, gate_),
       loader_({.device = device,
                .compute = compute,
@@ -172,13 +175,13 @@ void OffloadEngine::forget_hot_pages(BlockId host_id) {
 }
 
 // Runs between passes. Compute has then consumed every load of the block except early loads for a
-// pass that has not come. The NaN fill is on the write-back stream: after those loads (it waits for
+// pass that has not come. The NaN fill is on the write-back stream: after all readers (it waits for
 // them) and before the write-back of the block's next owner.
 void OffloadEngine::discard(BlockId host_id) {
   const PlaceId place = residents_.place_of(host_id);
   residents_.remove(host_id);
   forget_hot_pages(host_id);
-  if (kDebugFill) loader_.wait_for_unread(write_back_.stream());
+  if (kDebugFill) wait_for_readers();
   for (const LayerId layer : layout_.layers()) {
     write_back_.forget(layer, host_id);
     if (kDebugFill) poison(layer, host_id, place);
@@ -193,11 +196,18 @@ void OffloadEngine::poison(LayerId layer, BlockId host_id, PlaceId place) {
   }
 }
 
-// Loads ahead of a pass that never came may still read a block that was discarded; in debug builds
-// it is filled with NaN after them.
+// In debug builds a discarded block is filled with NaN after them.
 void OffloadEngine::settle_discarded() {
-  loader_.wait_for_unread(write_back_.stream());
+  wait_for_readers();
   write_back_.stream().synchronize();
+}
+
+// Makes write-back wait for what may still read a block that was discarded: loads ahead of a pass
+// that never came, and keys of blocks whose only sequence ended before its first pass.
+void OffloadEngine::wait_for_readers() {
+  loader_.wait_for_unread(write_back_.stream());
+  if (!std::exchange(keys_were_staged_, false)) return;
+  gate_.wait(WaitKind::kUnused, write_back_.stream(), *keys_staged_);
 }
 
 // A write-back without work: what reads the block waits for nothing.
@@ -218,6 +228,8 @@ KvBlocksView OffloadEngine::stage_keys(LayerId layer, BlockId host_id) {
                     .src_stride_bytes = 2 * half_bytes,
                     .row_bytes = half_bytes,
                     .num_rows = static_cast<size_t>(layout_.block.num_kv_heads)});
+  compute_.record(*keys_staged_);
+  keys_were_staged_ = true;
   return view;
 }
 

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -113,7 +114,7 @@ class OffloadEngine {
   void adopt(BlockId host_id);
   // Copies a block's keys of one layer to the first block of the layer's stage, on compute; the
   // values there are undefined. Order: work that reads them is enqueued on compute before anything
-  // else that uses the stage.
+  // else that uses the stage. The block may be discarded before the copy has run.
   KvBlocksView stage_keys(LayerId layer, BlockId host_id);
 
   const KvLayout& layout() const { return layout_; }
@@ -131,6 +132,7 @@ class OffloadEngine {
   void keep_tail(TailId tail, BlockId host_id, bool begins_sequence);
   void poison(LayerId layer, BlockId host_id, PlaceId place);
   void forget_hot_pages(BlockId host_id);
+  void wait_for_readers();
 
   KvLayout layout_;
   Stream& compute_;
@@ -142,7 +144,9 @@ class OffloadEngine {
   std::optional<HotPageCache> hot_pages_;
   Stage stage_;
   Tails tails_;
-  WriteBack write_back_;  // after the memory that it uses
+  std::unique_ptr<Event> keys_staged_;
+  bool keys_were_staged_ = false;  // since write-back last waited for it
+  WriteBack write_back_;           // after the memory that it uses
   HostLoader loader_;
 };
 

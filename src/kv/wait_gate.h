@@ -21,7 +21,7 @@ enum class WaitKind {
   kStageLeft,  // compute: write-back of the stage's old contents
   kWritten,    // write-back: compute has written the blocks that it copies
   kTailLeft,   // compute: write-back of the tail's old contents
-  kUnused,     // write-back: a load that will not be read, before its blocks change
+  kUnused,     // write-back: reads of blocks that no pass will use, before the blocks change
   kSelected,   // slot: the lists by which it gathers
 };
 inline constexpr size_t kNumWaitKinds = 8;

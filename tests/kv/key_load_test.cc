@@ -1,8 +1,10 @@
 // Loads of keys alone: the keys of every head and block arrive, no value crosses the link, and the
 // counters say so.
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,6 +17,7 @@ namespace sluice {
 namespace {
 
 using testing::download;
+using testing::enqueue_gate;
 
 constexpr int32_t kHeads = 3, kSlotBlocks = 4;
 constexpr KvLayout kLayout{.num_layers = 2,
@@ -132,6 +135,34 @@ TEST_F(KeyLoadTest, ReadsInPlaceWhatHasBeenWrittenBack) {
         ASSERT_EQ(std::to_integer<uint8_t>(seen[at]), value_of(id, i / 2, i % 2))
             << "block " << id.value << ", byte " << at;
       }
+    }
+  }
+}
+
+// A block's keys are on their way to a summary when its only sequence ends: the block is discarded,
+// and another sequence's keys are read into it from a file.
+TEST_F(KeyLoadTest, KeysThatAreStagedComeBeforeTheBlocksNextContents) {
+  const LayerId layer(1);
+  const BlockId id(5);
+  prefill(layer, {id});
+  engine_->synchronize();
+  testing::Gate gate;
+  enqueue_gate(*compute_, gate);
+  const KvBlocksView staged = engine_->stage_keys(layer, id);
+  compute_->copy({.dst = seen_.data(), .src = staged.base, .num_bytes = kLayout.block_bytes()});
+  engine_->discard(id);
+  std::thread opens([&gate] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gate.open();
+  });
+  engine_->settle_discarded();
+  std::memset(engine_->host().block(layer, id), 0x77, kLayout.block_bytes());
+  opens.join();
+  const std::vector<std::byte> seen = download(*compute_, seen_);
+  for (int32_t head = 0; head < kHeads; ++head) {
+    for (int64_t i = 0; i < kHalf; ++i) {
+      ASSERT_EQ(std::to_integer<uint8_t>(seen[2 * head * kHalf + i]), value_of(id, head, 0))
+          << "head " << head << ", byte " << i;
     }
   }
 }
