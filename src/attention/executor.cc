@@ -154,18 +154,20 @@ void Executor::score_run(Stream& stream, const TensorView& borders, const Select
   if (!input.zones.present()) return scorer.score(stream, input, window, run);
   const int64_t chunk = (input.span.first_pos + window.first) / chunk_tokens_;
   struct Zone {
+    int32_t index;
     TensorView q;
     int64_t first_chunk;
     int64_t end_chunk;
   };
   const int64_t before = std::max<int64_t>(0, chunk - 1);
   for (const Zone& zone :
-       {Zone{input.zones.far, 0, before}, Zone{input.zones.before, before, chunk},
-        Zone{input.q, chunk, borders.dim(0)}}) {
+       {Zone{2, input.zones.far, 0, before}, Zone{1, input.zones.before, before, chunk},
+        Zone{0, input.q, chunk, borders.dim(0)}}) {
     const int64_t begin = std::max(begin_pos, zone.first_chunk * chunk_tokens_);
     const int64_t end = std::min(run.end_pos, zone.end_chunk * chunk_tokens_);
     if (begin >= end) continue;
     KeyRun part = run;
+    part.zone = zone.index;
     if (begin > begin_pos) {
       const int64_t left_out = (begin - begin_pos) / block_tokens_;
       const int64_t num_blocks = run.block_table.dim(1);

@@ -43,6 +43,7 @@ struct PolicyLimits {
   int64_t num_q_heads = 0;
   HeadShare share = {};
   bool counts_reads = false;  // decode: page_reads is asked for
+  bool has_zones = false;     // prefill: queries differ by zones of keys (SelectInput::zones)
 };
 
 // Memory that a policy takes, on the device unless its comment says otherwise.
@@ -130,9 +131,11 @@ class Policy {
   virtual bool capturable() const { return false; }
 
   // Whether it chooses as it should where queries differ by zones of keys: in decode by
-  // SelectInput::zones; in prefill each run of keys comes with the queries of its zone, and masks
-  // have no columns.
+  // SelectInput::zones; in prefill each run of keys comes with the queries of its zone. REQUIRES
+  // then: its scope divides a chunk.
   virtual bool knows_zones() const { return false; }
+  // Whether its masks have columns beside them (TileColumns).
+  virtual bool has_columns() const { return false; }
 
   // Bytes that `initialize` allocates for this many blocks of pool or host tier.
   virtual PolicyMemory memory(const KvLayout&, int32_t /*num_blocks*/, const PolicyLimits&) const {

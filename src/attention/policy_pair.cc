@@ -15,7 +15,8 @@ PolicyLimits prefill_limits(const PairLimits& limits) {
           .max_rows = limits.max_prefill_rows,
           .max_tokens = limits.max_tokens,
           .num_q_heads = limits.num_q_heads,
-          .share = limits.share};
+          .share = limits.share,
+          .has_zones = limits.has_zones};
 }
 
 PolicyLimits decode_limits(const PairLimits& limits) {

@@ -23,6 +23,7 @@ struct PairLimits {
   int64_t num_q_heads = 0;
   HeadShare share = {};
   bool counts_reads = false;  // Policy::page_reads is asked for
+  bool has_zones = false;     // queries differ by zones of keys
 };
 
 // The rules of all kinds of passes, made once: passes ask often.

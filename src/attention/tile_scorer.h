@@ -22,7 +22,14 @@ struct KeyRun {
   TensorView block_table;  // i32 [1, max_blocks]: blocks of `kv` from kv_begin on
   int64_t end_pos = 0;     // kv_end, as the host knows it
   int32_t walk = 0;        // of the policy's num_walks over the keys of a window
+  // Whose queries SelectInput::q has: those for keys of a window's own chunk, of the chunk before
+  // it, or of all before that. Runs of zone 2 come first; a window has the same q for all of a
+  // zone.
+  int32_t zone = 0;
 };
+
+// Zones of KeyRun.
+inline constexpr int32_t kNumKeyZones = 3;
 
 // KV tiles of the tile masks of one layer, of all list heads, in all selections since `initialize`.
 struct TileCounts {

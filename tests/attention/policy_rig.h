@@ -16,28 +16,11 @@
 #include <vector>
 
 #include "attention/resident_executor.h"
+#include "attention/rig_sequences.h"
 #include "device/device.h"
 #include "kv/block_memory.h"
-#include "support/source_dir.h"
 
 namespace sluice::testing {
-
-// Rows [first_pos, first_pos + num_rows) of a sequence in a pass.
-struct Span {
-  int32_t seq = 0;
-  int32_t first_pos = 0;
-  int32_t num_rows = 1;
-  int32_t prompt_end = 0;  // prefill; 0: the span ends the prompt
-  int32_t end_pos() const { return first_pos + num_rows; }
-};
-
-// The list that a row of one sequence follows for a KV head.
-using PageIds = std::vector<int32_t>;
-
-// A profile with every kind of head, for the layers and heads of the rig.
-inline std::string mixed_profile() {
-  return (source_dir() / "tests/fuzz/corpus/head_profile/mixed").string();
-}
 
 class PolicyRig {
  public:
@@ -46,13 +29,18 @@ class PolicyRig {
   static constexpr float kScale = 0.18f;
 
   explicit PolicyRig(std::unique_ptr<PolicyPair> policies, int32_t block_tokens = kBlockTokens,
-                     int32_t max_tokens = kMaxTokens, HeadShare share = {})
+                     int32_t max_tokens = kMaxTokens, HeadShare share = {}, RigZones zones = {})
       : block_tokens_(block_tokens),
         max_tokens_(max_tokens),
+        zones_(zones),
         policies_(std::move(policies)),
         pool_(*device_, layout(block_tokens), kSeqs * blocks_per_seq()),
-        executor_(*policies_, pool_, 0, SoftmaxState(*device_, 0, kQueryHeads, kHeadDim)) {
-    policies_->initialize(*device_, pool_.layout(), pool_.num_blocks(), limits(max_tokens, share));
+        executor_(
+            *policies_, pool_, zones.are_queries() ? zones.chunk_tokens : 0,
+            SoftmaxState(*device_, zones.are_queries() ? max_tokens : 0, kQueryHeads, kHeadDim)) {
+    PairLimits limits = PolicyRig::limits(max_tokens, share);
+    limits.has_zones = zones.are_queries();
+    policies_->initialize(*device_, pool_.layout(), pool_.num_blocks(), limits);
   }
 
   static KvLayout layout(int32_t block_tokens = kBlockTokens) {
@@ -81,11 +69,27 @@ class PolicyRig {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       write_rows(executor_.write_target(pass, LayerId(layer)), layer, spans);
       executor_.attend(*stream_, pass,
-                       {.layer = LayerId(layer), .q = q, .out = out, .scale = kScale});
+                       {.layer = LayerId(layer),
+                        .q = q,
+                        .out = out,
+                        .zones = zones_of(pass, spans),
+                        .scale = kScale});
       stream_->synchronize();
     }
     const BFloat16* first = out.data<BFloat16>();
     return {first, first + out.num_elements()};
+  }
+
+  // What the last layer of a `run` of one span selected.
+  Selection selected(const Span& span) {
+    const AttentionPass pass = make_pass(Phase::kPrefill, {span});
+    return policies_->of(Phase::kPrefill)
+        .select(*stream_, {.layer = LayerId(kLayers - 1),
+                           .q = queries({span}),
+                           .batch = pass.batch,
+                           .span = spans_[0],
+                           .kv_end = pass.kv_end,
+                           .block_ids = pass.block_ids});
   }
 
   // How keys are shown to a policy of prefill. 0: all rows and all keys at once.
@@ -207,22 +211,6 @@ class PolicyRig {
     return kRoundingBF16 * std::abs(expected) * 1.01 + kWeight * kLargest;
   }
 
-  // A key or value of a layer; the same in every rig.
-  static float value_at(int32_t what, int32_t layer, int32_t seq, int32_t pos, int32_t head,
-                        int32_t d) {
-    uint64_t x = ((((static_cast<uint64_t>(what) * 8 + static_cast<uint64_t>(layer)) * 8 +
-                    static_cast<uint64_t>(seq)) *
-                       4096 +
-                   static_cast<uint64_t>(pos)) *
-                      16 +
-                  static_cast<uint64_t>(head)) *
-                     64 +
-                 static_cast<uint64_t>(d);
-    x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
-    return static_cast<float>(static_cast<int32_t>(x >> 40) - (1 << 23)) * 0x1p-22f;
-  }
-
   // Makes a key of sequence 0 four times the query of another position, so that it is the best key
   // for that query. Call it before the key's position is run.
   struct Key {
@@ -234,7 +222,6 @@ class PolicyRig {
   void plant(const Key& key, int32_t query_pos) { planted_[key] = query_pos; }
 
  private:
-  enum What : int32_t { kQuery, kKey, kValue };
   template <typename T>
   TensorView tensor(std::initializer_list<int64_t> dims) {
     const TensorView shape(nullptr, kDTypeOf<T>, dims);
@@ -273,6 +260,13 @@ class PolicyRig {
     pass.kv_end = ints(kv_end, {num_seqs});
     pass.block_table = ints(table, {num_seqs, blocks_per_seq()});
     pass.block_ids = pass.block_table;
+    if (zones_.are_queries()) {
+      std::vector<int32_t> borders;
+      for (int32_t at = 0; at <= max_tokens_ + zones_.chunk_tokens; at += zones_.chunk_tokens) {
+        borders.push_back(at);
+      }
+      pass.chunk_borders = ints(borders, {std::ssize(borders)});
+    }
     return pass;
   }
 
@@ -331,7 +325,13 @@ class PolicyRig {
     return result;
   }
 
-  TensorView queries(const std::vector<Span>& spans) {
+  QueryZones zones_of(const AttentionPass& pass, const std::vector<Span>& spans) {
+    if (!zones_.are_queries() || pass.batch.max_kv_tokens <= zones_.chunk_tokens) return {};
+    return {
+        .before = queries(spans, 2), .far = queries(spans, 4), .chunk_tokens = zones_.chunk_tokens};
+  }
+
+  TensorView queries(const std::vector<Span>& spans, float factor = 1) {
     int64_t num_rows = 0;
     for (const Span& span : spans) num_rows += span.num_rows;
     const TensorView q = tensor<BFloat16>({num_rows, kQueryHeads, kHeadDim});
@@ -340,7 +340,7 @@ class PolicyRig {
       for (int32_t pos = span.first_pos; pos < span.end_pos(); ++pos) {
         for (int32_t h = 0; h < kQueryHeads; ++h) {
           for (int32_t d = 0; d < kHeadDim; ++d) {
-            *out++ = BFloat16(value_at(kQuery, 0, span.seq, pos, h, d));
+            *out++ = BFloat16(factor * value_at(kQuery, 0, span.seq, pos, h, d));
           }
         }
       }
@@ -350,8 +350,11 @@ class PolicyRig {
 
   float key_at(int32_t layer, int32_t seq, int32_t pos, int32_t head, int32_t d) const {
     const auto found = planted_.find({.layer = layer, .kv_head = head, .pos = pos});
-    if (seq != 0 || found == planted_.end()) return value_at(kKey, layer, seq, pos, head, d);
-    return 4 * value_at(kQuery, 0, seq, found->second, head * (kQueryHeads / kKvHeads), d);
+    const float factor = zones_.key_factor(pos);
+    if (seq != 0 || found == planted_.end()) {
+      return factor * value_at(kKey, layer, seq, pos, head, d);
+    }
+    return factor * 4 * value_at(kQuery, 0, seq, found->second, head * (kQueryHeads / kKvHeads), d);
   }
 
   static double rounded(float value) { return static_cast<float>(BFloat16(value)); }
@@ -405,6 +408,7 @@ class PolicyRig {
 
   int32_t block_tokens_;
   int32_t max_tokens_;
+  RigZones zones_;
   std::unique_ptr<Device> device_ = make_device("cpu", {.num_threads = 2});
   std::unique_ptr<PolicyPair> policies_;
   DevicePool pool_;

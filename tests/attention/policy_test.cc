@@ -164,6 +164,7 @@ class ZonePolicy final : public Policy, public TileScorer {
              const KeyRun& run) override {
     const bool is_far = input.q.bytes() == input.zones.far.bytes();
     const bool is_before = input.q.bytes() == input.zones.before.bytes();
+    EXPECT_EQ(run.zone, is_far ? 2 : is_before ? 1 : 0);
     calls_->push_back(
         fmt::format("rows {}+{} {}: {} to {} ({}) from block {} of {}", window.first, window.count,
                     is_far      ? "far"

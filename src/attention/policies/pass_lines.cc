@@ -24,11 +24,12 @@ PassLines::Memory PassLines::cut_memory(Arena& arena, const TilePassSizes& sizes
   const int64_t num_probes = num_segments * lines_.count;
   const int64_t num_q_heads = sizes.limits.num_q_heads;
   const int64_t num_tiles = mask_tiles_of(sizes.limits.max_tokens);
-  return {
-      .vectors = arena.tensor(DType::kBF16, {num_q_heads, num_probes, sizes.layout.block.head_dim}),
-      .records = arena.tensor(DType::kF32, {num_q_heads, num_probes, num_tiles}),
-      .lse = arena.tensor(DType::kF32, {num_q_heads, num_probes}),
-      .diagonals = arena.tensor(DType::kI64, {sizes.num_lists, num_segments, num_tiles})};
+  const int64_t num_zones = sizes.limits.has_zones ? kNumKeyZones : 1;
+  return {.vectors = arena.tensor(
+              DType::kBF16, {num_zones, num_q_heads, num_probes, sizes.layout.block.head_dim}),
+          .records = arena.tensor(DType::kF32, {num_q_heads, num_probes, num_tiles}),
+          .lse = arena.tensor(DType::kF32, {num_q_heads, num_probes}),
+          .diagonals = arena.tensor(DType::kI64, {sizes.num_lists, num_segments, num_tiles})};
 }
 
 size_t PassLines::memory_bytes(const TilePassSizes& sizes) const {
@@ -43,17 +44,18 @@ void PassLines::initialize(Device& device, const TilePassSizes& sizes) {
   memory_ = cut_memory(arena, sizes);
 }
 
-PassLines::Memory PassLines::memory_of(const SelectInput& input, const TileRows& window) const {
+PassLines::Memory PassLines::memory_of(const SelectInput& input, const TileRows& window,
+                                       int32_t zone) const {
   const int64_t num_segments = segments_of(window.count);
   const int64_t num_probes = num_segments * lines_.count;
   const int64_t num_tiles = mask_tiles_of(input.span.end_pos());
   const Memory& all = memory_;
   SLUICE_CHECK(num_probes <= all.records.dim(1) && num_tiles <= all.records.dim(2),
                "{} line rows, {} KV tiles", num_probes, num_tiles);
-  const int64_t num_q_heads = all.vectors.dim(0);
+  const int64_t num_q_heads = all.records.dim(0);
   return {
-      .vectors = TensorView(all.vectors.bytes(), DType::kBF16,
-                            {num_q_heads, num_probes, all.vectors.dim(2)}),
+      .vectors = TensorView(all.vectors.rows(zone, 1).bytes(), DType::kBF16,
+                            {num_q_heads, num_probes, all.vectors.dim(3)}),
       .records = TensorView(all.records.bytes(), DType::kF32, {num_q_heads, num_probes, num_tiles}),
       .lse = TensorView(all.lse.bytes(), DType::kF32, {num_q_heads, num_probes}),
       .diagonals = TensorView(all.diagonals.bytes(), DType::kI64,
@@ -70,7 +72,7 @@ TensorView PassLines::diagonals_of(const SelectInput& input, const TileRows& win
 
 void PassLines::score_rows(Stream& stream, const SelectInput& input, const TileRows& window,
                            const KeyRun& run) {
-  const Memory memory = memory_of(input, window);
+  const Memory memory = memory_of(input, window, run.zone);
   score_line_rows(stream, {.q = input.q,
                            .batch = input.batch,
                            .rows = window,
@@ -86,7 +88,7 @@ void PassLines::score_rows(Stream& stream, const SelectInput& input, const TileR
 
 void PassLines::score(Stream& stream, const SelectInput& input, const TileRows& window,
                       const KeyRun& run, const Sums& sums) {
-  const Memory memory = memory_of(input, window);
+  const Memory memory = memory_of(input, window, run.zone);
   score_lines(stream, {.vectors = memory.vectors,
                        .records = memory.records,
                        .lse = memory.lse,

@@ -43,14 +43,14 @@ class PassLines {
 
  private:
   struct Memory {
-    TensorView vectors;  // bf16 [num_q_heads, line rows, head_dim]
+    TensorView vectors;  // bf16 [zones of keys, num_q_heads, line rows, head_dim]
     TensorView records;
     TensorView lse;  // f32 [num_q_heads, line rows]
     TensorView diagonals;
   };
   Memory cut_memory(Arena& arena, const TilePassSizes& sizes) const;
-  // `memory_` packed to a window.
-  Memory memory_of(const SelectInput& input, const TileRows& window) const;
+  // `memory_` packed to a window; vectors are those of a zone.
+  Memory memory_of(const SelectInput& input, const TileRows& window, int32_t zone = 0) const;
 
   LineRows lines_;
 

@@ -94,7 +94,8 @@ PairLimits limits_of_policies(const PlanInput& input, const EnginePlan& plan) {
           .max_tokens = limits.max_blocks_per_seq * plan.kv_layout.block.block_tokens,
           .num_q_heads = input.config.attention().num_q_heads,
           .share = {.num_ranks = input.options.tensor_parallel_size},
-          .counts_reads = input.options.count_page_reads};
+          .counts_reads = input.options.count_page_reads,
+          .has_zones = limits.chunk_tokens > 0};
 }
 
 // Units: bytes of all layers.

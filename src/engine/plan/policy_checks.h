@@ -22,9 +22,9 @@ void check_method(const EngineOptions& options, const PolicyPair& policies,
 bool has_zones(const ModelConfig& config, int64_t max_model_len);
 
 // Of dual chunk attention past its first chunk. Errors: kInvalidArgument for blocks that do not
-// divide a chunk; kUnsupported for policies that choose by the queries of a row's own chunk alone,
-// for the audit, which measures by them, and on GPUs for prefill policies, which were not run
-// there.
+// divide a chunk, and for segments that do not; kUnsupported for policies that choose by the
+// queries of a row's own chunk alone, for the audit, which measures by them, and on GPUs for
+// policies with columns.
 void check_zones(const PlanInput& input, const EnginePlan& plan);
 
 }  // namespace sluice

@@ -126,8 +126,6 @@ void check_zones(const AttentionArgs& args, ShapeContract& shapes) {
   const GatheredPages* gathered = gathered_in(args.selection);
   shapes.require(gathered == nullptr || zones.chunk_tokens % gathered->source_block_tokens == 0,
                  "zones.chunk_tokens must be a multiple of source_block_tokens");
-  const MaskedTiles* tiles = masked_in(args.selection);
-  shapes.require(tiles == nullptr || !tiles->columns.present(), "columns have no zones");
 }
 
 }  // namespace

@@ -21,8 +21,15 @@ using testing::jobs_of;
 using testing::kChunkTokens;
 using testing::run_engine;
 
-constexpr const char* kPolicies[] = {"xattention+full", "avgpool+full", "xattention+quest",
-                                     "sampled+full"};
+// Those with columns are refused on a GPU.
+std::vector<std::string> policies() {
+  std::vector<std::string> names{"xattention+full", "avgpool+full", "xattention+quest",
+                                 "sampled+full"};
+  if (testing::testing_cpu()) {
+    names.insert(names.end(), {"minference+full", "flexprefill+full", "minference+quest"});
+  }
+  return names;
+}
 
 class DualChunkTiles : public testing::DualChunkTest {
  protected:
@@ -30,15 +37,23 @@ class DualChunkTiles : public testing::DualChunkTest {
     if (GetParam().kv != KvCacheDtype::kAuto) GTEST_SKIP() << "skipped: masks need keys in bf16";
     DualChunkTest::SetUp();
   }
-  EngineOptions sparse(const char* policy, bool has_key = true) const {
+  EngineOptions sparse(const std::string& name, bool has_key = true) const {
     EngineOptions options = this->options(has_key);
     options.kv.block_size = 128;
-    options.sparse.policy = policy;
+    options.sparse.policy = name;
     options.sparse.threshold_tokens = 0;
     options.sparse.tail_tokens = 0;
-    const std::string name = policy;
     if (name == "avgpool+full") options.sparse.topk_tokens = 256;
-    if (name != "avgpool+full") options.sparse.coverage = 0.4;
+    if (name.starts_with("minference") || name == "flexprefill+full") {
+      options.sparse.segment_tokens = 128;
+      options.sparse.vertical_tokens = 24;
+    }
+    if (name.starts_with("minference")) {
+      options.sparse.slash_tokens = 256;
+    } else if (name != "avgpool+full") {
+      options.sparse.coverage = 0.4;
+    }
+    if (name == "flexprefill+full") options.sparse.min_budget_tokens = 128;
     if (name == "sampled+full") options.sparse.column_tokens = 0;
     if (name.ends_with("quest")) options.sparse.topk_tokens = 64;
     return options;
@@ -54,14 +69,14 @@ TEST_P(DualChunkTiles, MasksLeaveTilesOut) {
   EngineOptions full = options();
   full.kv.block_size = 128;
   const float all = run_engine(full, jobs)[0].logprobs[0][0].logprob;
-  for (const char* policy : kPolicies) {
+  for (const std::string& policy : policies()) {
     EXPECT_NE(run_engine(sparse(policy), jobs)[0].logprobs[0][0].logprob, all) << policy;
   }
 }
 
 TEST_P(DualChunkTiles, TheFirstChunkHasTheBitsOfPlainAttention) {
   const std::vector<Job> jobs = jobs_of({100, kChunkTokens - 20});
-  for (const char* policy : kPolicies) {
+  for (const std::string& policy : policies()) {
     expect_all_same(run_engine(sparse(policy), jobs), run_engine(sparse(policy, false), jobs),
                     policy);
   }
@@ -69,7 +84,7 @@ TEST_P(DualChunkTiles, TheFirstChunkHasTheBitsOfPlainAttention) {
 
 TEST_P(DualChunkTiles, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: passes of other heights choose otherwise";
-  for (const char* policy : kPolicies) {
+  for (const std::string& policy : policies()) {
     const EngineOptions options = sparse(policy);
     const std::vector<RequestOutput> expected = run_engine(options, tile_jobs());
     for (const KvOffload mode : {KvOffload::kChunked, KvOffload::kLayerwise}) {
@@ -93,7 +108,7 @@ TEST_P(DualChunkTiles, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
 
 // Passes of the same rows, so that on a GPU, too, no bit may change.
 TEST_P(DualChunkTiles, PlacesChangeNoBit) {
-  for (const char* policy : kPolicies) {
+  for (const std::string& policy : policies()) {
     EngineOptions options = sparse(policy);
     options.enable_prefix_caching = false;
     options.max_num_seqs = 1;
@@ -107,23 +122,30 @@ TEST_P(DualChunkTiles, PlacesChangeNoBit) {
   }
 }
 
-TEST_P(DualChunkTiles, PoliciesWithColumnsOrLinesAreRefusedByName) {
-  for (const char* policy : {"minference+full", "flexprefill+full", "sampled+full"}) {
-    EngineOptions options = this->options();
-    options.kv.block_size = 128;
-    options.sparse.policy = policy;
-    try {
-      plan_memory(options);
-      ADD_FAILURE() << policy;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-      EXPECT_NE(error.message().find("dual chunk attention in prefill yet"), std::string::npos)
-          << error.message();
-    }
+void expect_refused(const EngineOptions& options, ErrorCode code, const std::string& text) {
+  try {
+    plan_memory(options);
+    ADD_FAILURE() << options.sparse.policy;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    EXPECT_NE(error.message().find(text), std::string::npos) << error.message();
   }
+}
+
+TEST_P(DualChunkTiles, WhatDoesNotKnowZonesIsRefusedByName) {
   EngineOptions audit = sparse("xattention+full");
   audit.sparse.audit = true;
   EXPECT_THROW(plan_memory(audit), Error);
+  EngineOptions columns = sparse("sampled+full");
+  columns.sparse.column_tokens = 128;
+  expect_refused(columns, ErrorCode::kUnsupported, "'sampled' does not choose by the queries");
+  if (!testing::testing_cpu()) {
+    expect_refused(sparse("minference+full"), ErrorCode::kUnsupported, "on a GPU yet");
+    return;
+  }
+  EngineOptions segments = sparse("minference+full");
+  segments.sparse.segment_tokens = 384;
+  expect_refused(segments, ErrorCode::kInvalidArgument, "segments that do not divide");
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DualChunkTiles, testing::dual_chunk_cases(), testing::name_of);

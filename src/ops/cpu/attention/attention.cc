@@ -4,7 +4,9 @@
 // and on the number of threads, the result does not (see attention/fma.h). Thread rule: enqueue
 // only; items run on the stream's team, each with the scratch of its thread.
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
 
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/attention/columns.h"
@@ -292,47 +294,67 @@ AttentionItem tokens_of(const AttentionItem& item, int32_t begin, int32_t end) {
   return part;
 }
 
-// Walks the zones of rows of one chunk in ascending order of keys, each with its queries; the state
-// is carried from one to the next, so the arithmetic is that of one walk. Zones without a token of
-// the run are left out. `q_offset`: of the item's rows and heads in q.
-void run_zones(const AttentionCall& call, const AttentionItem& item, int64_t q_offset,
-               const AttentionKernel& kernel, std::byte* scratch) {
+// What the kernel of an item and the copies of its columns use.
+struct ItemScratch {
+  std::byte* columns;
+  std::byte* kernel;
+};
+
+// Keys [begin, end) of the positions, and the queries that score them.
+struct KeyZone {
+  const uint16_t* q;
+  int32_t begin;
+  int32_t end;
+};
+
+// The zones of rows of one chunk, in ascending order of keys.
+std::array<KeyZone, 3> zones_of(const AttentionCall& call, const AttentionItem& item) {
   const int32_t own = item.first_pos / call.chunk_tokens * call.chunk_tokens;
   const int32_t before = std::max(0, own - call.chunk_tokens);
-  struct Zone {
-    const uint16_t* q;
-    int32_t begin;
-    int32_t end;
+  const int64_t q_offset = item.q - call.item.q;
+  return {KeyZone{call.q_far + q_offset, 0, before}, KeyZone{call.q_before + q_offset, before, own},
+          KeyZone{item.q, own, std::numeric_limits<int32_t>::max()}};
+}
+
+// Walks the zones of rows of one chunk, and then those of their columns, each with its queries. The
+// state is carried from one to the next, so the arithmetic is that of one walk. Zones without a
+// token of the run are left out; a walk of no token ends the item.
+void run_zones(const AttentionCall& call, const AttentionItem& item, int32_t kv_head,
+               const AttentionKernel& kernel, const ItemScratch& scratch) {
+  bool first = item.first;
+  const auto walk = [&](AttentionItem part, const uint16_t* q, bool last) {
+    part.q = q;
+    part.first = std::exchange(first, false);
+    part.last = last;
+    kernel.run(part, scratch.kernel);
   };
-  const Zone all[] = {{call.q_far + q_offset, 0, before},
-                      {call.q_before + q_offset, before, own},
-                      {item.q, own, std::numeric_limits<int32_t>::max()}};
-  Zone zones[3];
-  int num_zones = 0;
-  for (Zone zone : all) {
-    zone.begin = std::max(zone.begin, item.kv_begin);
-    zone.end = std::min(zone.end, item.kv_end);
-    if (zone.begin < zone.end) zones[num_zones++] = zone;
+  const std::array<KeyZone, 3> zones = zones_of(call, item);
+  for (const KeyZone& zone : zones) {
+    const int32_t begin = std::max(zone.begin, item.kv_begin);
+    const int32_t end = std::min(zone.end, item.kv_end);
+    if (begin < end) walk(tokens_of(item, begin, end), zone.q, false);
   }
-  if (num_zones == 0) return kernel.run(item, scratch);  // may still write the output
-  for (int i = 0; i < num_zones; ++i) {
-    AttentionItem part = tokens_of(item, zones[i].begin, zones[i].end);
-    part.q = zones[i].q;
-    part.first = item.first && i == 0;
-    part.last = item.last && i == num_zones - 1;
-    kernel.run(part, scratch);
+  for (const KeyZone& zone : zones) {
+    const AttentionItem columns =
+        columns_of(call.columns, item, kv_head, scratch.columns, {zone.begin, zone.end});
+    if (columns.kv_end > 0) walk(columns, zone.q, false);
   }
+  walk(tokens_of(item, item.kv_begin, item.kv_begin), item.q, item.last);
 }
 
 // Runs an item, whose rows may lie in several chunks.
-void run_item(const AttentionCall& call, const AttentionItem& item, const AttentionKernel& kernel,
-              std::byte* scratch) {
-  if (call.q_before == nullptr) return kernel.run(item, scratch);
+void run_item(const AttentionCall& call, AttentionItem item, int32_t kv_head,
+              const AttentionKernel& kernel, const ItemScratch& scratch) {
+  if (call.q_before == nullptr) {
+    const AttentionItem columns = columns_of(call.columns, item, kv_head, scratch.columns);
+    if (columns.kv_end > 0) item.columns = &columns;
+    return kernel.run(item, scratch.kernel);
+  }
   for (int32_t row = 0; row < item.num_rows;) {
     const int32_t position = item.first_pos + row;
     const int32_t left = call.chunk_tokens - position % call.chunk_tokens;
     const AttentionItem rows = rows_of(item, row, std::min(item.num_rows - row, left));
-    run_zones(call, rows, rows.q - call.item.q, kernel, scratch);
+    run_zones(call, rows, kv_head, kernel, scratch);
     row += rows.num_rows;
   }
 }
@@ -363,9 +385,7 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
     std::byte* scratch = thread_scratch(room_bytes + columns_bytes + kernel_bytes);
     if (room_bytes > 0) item.room = reinterpret_cast<uint16_t*>(scratch);
     scratch += room_bytes;
-    const AttentionItem columns = columns_of(call.columns, item, kv_head, scratch);
-    if (columns.kv_end > 0) item.columns = &columns;
-    run_item(call, item, kernel, scratch + columns_bytes);
+    run_item(call, item, kv_head, kernel, {scratch, scratch + columns_bytes});
   });
 }
 

@@ -58,13 +58,17 @@ ColumnList list_of(const ColumnsCall& call, const AttentionItem& item, int32_t k
           .head_elements = head_elements};
 }
 
-// Copies the columns that some row of the item sees and no tile covers. Columns and the limits of
-// rows both ascend, so that a row sees those that were kept before its limit. Returns how many.
-int32_t keep_columns(const AttentionItem& item, const ColumnList& list, const ColumnScratch& s) {
+// Copies the columns in `range` that some row of the item sees and no tile covers. Columns and the
+// limits of rows both ascend, so that a row sees those that were kept before its limit. Returns how
+// many.
+int32_t keep_columns(const AttentionItem& item, const ColumnList& list, const ColumnRange& range,
+                     const ColumnScratch& s) {
   int32_t num_kept = 0;
   int32_t row = 0;
   for (size_t i = 0; i < list.positions.size(); ++i) {
     const int32_t position = list.positions[i];
+    if (position < range.begin) continue;
+    if (position >= range.end) break;
     while (row < item.num_rows && limit_of(item, row) <= position) s.row_limits[row++] = num_kept;
     if (row == item.num_rows) break;
     if (is_set(item.tile_bits, position)) continue;
@@ -98,13 +102,13 @@ size_t column_scratch_bytes(const ColumnsCall& call, int32_t head_dim) {
 }
 
 AttentionItem columns_of(const ColumnsCall& call, const AttentionItem& item, int32_t kv_head,
-                         std::byte* scratch) {
+                         std::byte* scratch, const ColumnRange& range) {
   AttentionItem columns = item;
   columns.kv_begin = columns.kv_end = 0;
   if (call.max_columns == 0) return columns;
   const ColumnScratch s = carve(scratch);
   s.block_table[0] = 0;
-  columns.kv_end = keep_columns(item, list_of(call, item, kv_head), s);
+  columns.kv_end = keep_columns(item, list_of(call, item, kv_head), range, s);
   columns.tile_bits = nullptr;
   columns.blocks = reinterpret_cast<const std::byte*>(s.kv);
   columns.block_stride_bytes = 0;

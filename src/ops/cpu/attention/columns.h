@@ -6,6 +6,10 @@
 // Thread rule: pure functions over the caller's scratch.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
 #include "ops/attention/attention.h"
 #include "ops/cpu/attention/kernel.h"
 
@@ -29,9 +33,16 @@ ColumnsCall make_columns_call(const TileColumns& columns);
 // Bytes of `scratch` that columns_of needs, a multiple of 64.
 size_t column_scratch_bytes(const ColumnsCall& call, int32_t head_dim);
 
-// The item that attends the columns of the rows of `item`, in `scratch`; kv_end is 0 if there are
-// none. REQUIRES: item.tile_bits is that of the rows' query tile; 64-byte aligned scratch.
+// Positions [begin, end).
+struct ColumnRange {
+  int32_t begin = 0;
+  int32_t end = std::numeric_limits<int32_t>::max();
+};
+
+// The item that attends those columns of the rows of `item` that lie in `range`, in `scratch`;
+// kv_end is 0 if there are none. REQUIRES: item.tile_bits is that of the rows' query tile; 64-byte
+// aligned scratch.
 AttentionItem columns_of(const ColumnsCall& call, const AttentionItem& item, int32_t kv_head,
-                         std::byte* scratch);
+                         std::byte* scratch, const ColumnRange& range = {});
 
 }  // namespace sluice::cpu

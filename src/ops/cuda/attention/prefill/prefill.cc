@@ -32,6 +32,12 @@ void check_supported(const AttentionArgs& args) {
          "prefill attention on CUDA takes no page lists where queries differ by zones of keys; "
          "attend all tokens, take a mask or use the device 'cpu'");
   }
+  const MaskedTiles* tiles = masked_in(args.selection);
+  if (args.zones.present() && tiles != nullptr && tiles->columns.present()) {
+    fail(ErrorCode::kUnsupported,
+         "prefill attention on CUDA takes no columns where queries differ by zones of keys; take a "
+         "mask alone or use the device 'cpu'");
+  }
   // The kernels take the maximum before scaling, which a scale of 0 or less would invert.
   if (!(args.scale > 0.0f)) {
     fail(ErrorCode::kUnsupported, "prefill attention on CUDA needs a scale above 0, not {}",
