@@ -60,7 +60,22 @@ inline float power_of_two(int32_t exponent) {
   return power;
 }
 
-// 32 columns of a row. Numbers that are not finite make the scale, and so the sums, NaN.
+// The scale of 32 columns, by the largest magnitude of theirs, as the bits of bf16. Numbers that
+// are not finite make the scale, and so the sums, NaN.
+struct ColumnScale {
+  float scale = __builtin_nanf("");
+  float inverse = 0.0f;
+
+  explicit ColumnScale(uint16_t largest) {
+    const int32_t exponent = largest >> 7;
+    if (exponent == 255) return;
+    const int32_t shift = (exponent < 32 ? 32 : exponent) - 141;  // tiny numbers keep fewer bits
+    scale = power_of_two(shift);
+    inverse = power_of_two(-shift);
+  }
+};
+
+// 32 columns of a row.
 inline void quantize_columns(const uint16_t* x, int64_t row, int64_t group, int64_t group_cols,
                              int16_t* to, const GgufX& at) {
   uint16_t largest = 0;
@@ -68,18 +83,14 @@ inline void quantize_columns(const uint16_t* x, int64_t row, int64_t group, int6
     const auto magnitude = static_cast<uint16_t>(x[i] & 0x7fff);
     largest = magnitude > largest ? magnitude : largest;
   }
-  const int32_t exponent = largest >> 7;
-  const bool is_finite = exponent != 255;
-  const int32_t shift = (exponent < 32 ? 32 : exponent) - 141;  // tiny numbers keep fewer bits
-  const float scale = is_finite ? power_of_two(shift) : __builtin_nanf("");
-  const float inverse = is_finite ? power_of_two(-shift) : 0.0f;
+  const ColumnScale scale(largest);
   for (int64_t begin = 0; begin < kGgufXCols; begin += group_cols, ++group) {
     int32_t sum = 0;
     for (int64_t i = begin; i < begin + group_cols; i += kWriteLanes) {
-      store_integers(x + i, inverse, to + i, sum);
+      store_integers(x + i, scale.inverse, to + i, sum);
     }
-    at.scales[group * kGgufMaxRows + row] = scale;
-    at.sums[group * kGgufMaxRows + row] = scale * static_cast<float>(sum);
+    at.scales[group * kGgufMaxRows + row] = scale.scale;
+    at.sums[group * kGgufMaxRows + row] = scale.scale * static_cast<float>(sum);
   }
 }
 
