@@ -24,7 +24,8 @@ class PassLines {
   size_t memory_bytes(const TilePassSizes& sizes) const;
   void initialize(Device& device, const TilePassSizes& sizes);
 
-  // First walk over the keys: records of the line rows.
+  // First walk over the keys: records of the line rows. Where queries differ by zones of keys, the
+  // rows of each zone are kept for the second walk.
   void score_rows(Stream& stream, const SelectInput& input, const TileRows& window,
                   const KeyRun& run);
   // Second walk: sums of probabilities. The last two may be absent (ScoreLinesArgs).

@@ -318,7 +318,8 @@ std::array<KeyZone, 3> zones_of(const AttentionCall& call, const AttentionItem& 
 
 // Walks the zones of rows of one chunk, and then those of their columns, each with its queries. The
 // state is carried from one to the next, so the arithmetic is that of one walk. Zones without a
-// token of the run are left out; a walk of no token ends the item.
+// token of the run are left out; a walk of no token ends the item, which costs one more reading of
+// its state.
 void run_zones(const AttentionCall& call, const AttentionItem& item, int32_t kv_head,
                const AttentionKernel& kernel, const ItemScratch& scratch) {
   bool first = item.first;

@@ -65,7 +65,8 @@ __m256i integers_of(__m256i numbers, __m512 inverse) {
 }
 
 // quantize_columns with other instructions, to the parts of the integers: high bytes have a sign,
-// low ones have none.
+// low ones have none. Some 40 instructions for 32 columns; with the loops of quantize_columns,
+// which serve every ISA, x took a third of the time of a product of 512 rows.
 void split_columns(const uint16_t* x, int64_t row, int64_t group, int64_t group_cols,
                    const Parts& to, const GgufX& at) {
   const __m512i numbers = _mm512_loadu_si512(x);
@@ -138,7 +139,8 @@ void multiply_parts(const Parts& x, const int8_t* codes, GroupSums& sums) {
   memory_barrier();
 }
 
-// What the groups of a slice of a panel are multiplied by.
+// What the groups of a slice of a panel are multiplied by, 12 KiB: it stays in L1 beside the parts
+// of a tile's rows, 16 KiB.
 struct SlicePanel {
   int64_t num_groups = 0;
   int64_t group_cols = 0;
@@ -183,7 +185,9 @@ void add_group(const GroupSums& group, const GgufSteps& steps, const float* x_sc
 }
 
 // A slice of a panel and a tile of rows from `row` on, whose sums stay in registers. The products
-// of a group are issued before the sums of the group before it are read.
+// of a group are issued before the sums of the group before it are read, from a buffer of their
+// own: tiles and vectors work at the same time. A second set of tiles for every other group brings
+// nothing more, since the processor renames them.
 template <bool kHasMinima>
 void multiply_tile(const SlicePanel& panel, int64_t row, int64_t num_rows, const GgufX& x,
                    const Parts& parts, float* sums) {
