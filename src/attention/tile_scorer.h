@@ -22,9 +22,9 @@ struct KeyRun {
   TensorView block_table;  // i32 [1, max_blocks]: blocks of `kv` from kv_begin on
   int64_t end_pos = 0;     // kv_end, as the host knows it
   int32_t walk = 0;        // of the policy's num_walks over the keys of a window
-  // Whose queries SelectInput::q has: those for keys of a window's own chunk, of the chunk before
-  // it, or of all before that. Runs of zone 2 come first; a window has the same q for all of a
-  // zone.
+  // Which queries SelectInput::q has. 0: those for keys of the window's own chunk; 1: of the chunk
+  // before it; 2: of all before that. Runs of zone 2 come first, and all runs of a zone have the
+  // same q.
   int32_t zone = 0;
 };
 
