@@ -59,7 +59,8 @@ endif()
 find_program(CCACHE ccache)
 if(CCACHE)
   set(sluice_launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
-    CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+    CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+    sh ${PROJECT_SOURCE_DIR}/cmake/ccache.sh ${CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${sluice_launcher})
 endif()
 
