@@ -5,6 +5,7 @@
 // 16 query rows, the columns of a tile. Thread rule: pure functions over the caller's scratch.
 #pragma once
 
+#include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/avx512_vector.h"
 
 namespace sluice {
@@ -14,8 +15,7 @@ constexpr int32_t kLanes = 16;         // query rows in a block, one a column
 constexpr int32_t kAmxChunkTiles = 8;  // tiles of KV that are prepared together
 constexpr int32_t kAmxQueryRows = 192;
 static_assert(kAmxChunkTiles <= kRoomTiles);
-constexpr int32_t kTileFloats = 256;  // a result tile: 16 x 16 f32, 1 KiB
-constexpr int32_t kAmxDepth = 32;     // channels of a full tile product
+constexpr int32_t kAmxDepth = 32;  // channels of a full tile product
 
 // Everything a thread needs for one item, carved from its scratch. A block is 16 query rows.
 struct AmxScratch {

@@ -33,7 +33,7 @@ enum class WeightNumbers : uint8_t { kBFloat16, kE4m3, kUint4, kUint8, kGguf4, k
 // A number of GGUF's blocks, a code q of 4 bits (kGguf4) or of 8 with a sign (kGguf8), stands for
 // (scale * factor) * q - min_scale * minimum: factor and minimum, of 8 bits, belong to a row and a
 // group of its columns, scale and min_scale, f16, to a block of them. CUDA rounds it to bf16 for
-// more than 16 rows; on the CPU x becomes integers of 16 bits (ops/cpu/matmul/gguf_products.h).
+// more than 16 rows; on a CPU without AMX x becomes integers (ops/cpu/matmul/gguf_products.h).
 struct WeightFormat {
   WeightNumbers numbers = WeightNumbers::kBFloat16;
   int32_t group_cols = 0;   // columns of a group, a multiple of 32 (GGUF: 16); 0: all of a row

@@ -11,23 +11,11 @@
 namespace sluice {
 namespace {
 
-// The operand of LDTILECFG, palette 1.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t num_rows[16] = {};
-};
-
-// Registers 0 to 3 are results, 4 and 5 left operands, 6 and 7 right operands.
-constexpr TileConfig kScoreConfig{.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                                  .num_rows = {16, 16, 16, 16, 16, 16, 16, 16}};
-constexpr TileConfig kValueConfig{.row_bytes = {64, 64, 64, 64, 32, 32, 64, 64},
-                                  .num_rows = {16, 16, 16, 16, 16, 16, 8, 8}};
-
-// GCC 12's tile loads do not tell the compiler that they read memory.
-inline void finish_stores() { asm volatile("" ::: "memory"); }
+// Tiles 0 to 3 are results, 4 and 5 left operands, 6 and 7 right operands.
+constexpr TileConfig kScoreConfig{.line_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                  .num_lines = {16, 16, 16, 16, 16, 16, 16, 16}};
+constexpr TileConfig kValueConfig{.line_bytes = {64, 64, 64, 64, 32, 32, 64, 64},
+                                  .num_lines = {16, 16, 16, 16, 16, 16, 8, 8}};
 
 // ---- Phase 2: scores ---------------------------------------------------------------------------
 
@@ -70,8 +58,7 @@ void score_tiles_amx(const AmxChunk& chunk, const AmxScratch& s, int32_t tile, i
 // S^T of all tiles of the chunk, unscaled, for kBlocks blocks from `block` on.
 template <int kBlocks>
 void score_chunk(const AmxChunk& chunk, const AmxScratch& s, int32_t block, int32_t head_dim) {
-  _tile_loadconfig(&kScoreConfig);
-  finish_stores();
+  configure_tiles(kScoreConfig);
   int32_t tile = 0;
   for (; tile + 2 <= chunk.num_tiles; tile += 2) {
     score_tiles_amx<2, kBlocks>(chunk, s, tile, block, head_dim);
@@ -200,7 +187,7 @@ void separate_product(float* acc, const uint16_t* v, const uint16_t* p, __m512i 
     for (int32_t i = 0; i < kTileTokens * kTileTokens; ++i) {
       visible[i] = i % kTileTokens < count ? v[i] : uint16_t{0};
     }
-    finish_stores();
+    memory_barrier();
     _tile_loadd(0, acc, 64);
     _tile_loadd(4, visible, 32);
     _tile_loadd(6, p, 64);
@@ -223,7 +210,7 @@ struct ValuePanels {
 // Tile registers 0 and 1 hold the first panel of the two blocks, 2 and 3 the second.
 template <int kPanels, int kBlocks>
 inline void load_acc(const ValuePanels& at) {
-  finish_stores();
+  memory_barrier();
   _tile_loadd(0, at.acc[0], 64);
   if constexpr (kBlocks == 2) _tile_loadd(1, at.acc[1], 64);
   if constexpr (kPanels == 2) _tile_loadd(2, at.acc[0] + kTileFloats, 64);
@@ -306,7 +293,7 @@ void value_panels_amx(const AmxChunk& chunk, const AmxScratch& s, int32_t block,
 template <int kBlocks>
 void value_chunk(const AmxChunk& chunk, const AmxScratch& s, int32_t block, int32_t head_dim,
                  const TileWork* works) {
-  _tile_loadconfig(&kValueConfig);
+  configure_tiles(kValueConfig);
   const int64_t block_floats = static_cast<int64_t>(head_dim) * kLanes;
   ValuePanels at{
       .acc = {s.acc + block * block_floats, s.acc + (block + kBlocks - 1) * block_floats},

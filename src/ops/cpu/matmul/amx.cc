@@ -5,8 +5,7 @@
 // its neighbours. That case is bound by DRAM and has a path of its own without packing. Thread
 // rule: see matmul/kernel.h. Source: Intel 64 and IA-32 Architectures Software Developer's Manual,
 // TDPBF16PS.
-#include <immintrin.h>
-
+#include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/matmul/block.h"
 #include "ops/cpu/matmul/integers.h"
 #include "ops/cpu/matmul/integers_avx512.h"
@@ -16,11 +15,8 @@ namespace {
 
 // A tile is 16 lines of 64 bytes, 1 KiB without holes, whether it holds x (16 rows by 32 k),
 // weights (16 pairs of k by 16 out features) or sums (16 rows by 16 out features).
-inline constexpr int64_t kTileRows = 16;
 inline constexpr int64_t kStepK = 32;        // k of one tile product
 inline constexpr int64_t kTileHalves = 512;  // bf16 in a tile
-inline constexpr int64_t kTileFloats = 256;  // f32 in a tile
-inline constexpr int kLineBytes = 64;
 
 // Blocking for Sapphire Rapids: two panels of kMaxSteps steps (64 KiB) stream through L1 for each
 // pair of row tiles; the packed rows (256 KiB), the sums (256 KiB) and the weights of a job
@@ -31,26 +27,12 @@ inline constexpr int64_t kMaxSteps = 32;
 inline constexpr int64_t kSumFloats = kMaxRowTiles * kMaxPanels * kTileFloats;
 inline constexpr int64_t kPackedHalves = kMaxRowTiles * kMaxSteps * kTileHalves;
 
-// GCC's tile intrinsics do not tell the compiler that they read and write memory.
-inline void memory_barrier() { asm volatile("" ::: "memory"); }
-
 // All eight tiles are 16 lines of 64 bytes, but for x and the sums of few rows: tiles 0 to 4 then
 // have one line for each row.
-void configure_tiles(int64_t num_rows = kTileRows) {
-  struct alignas(64) TileConfig {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t line_bytes[16] = {};
-    uint8_t lines[16] = {};
-  } config;
-  static_assert(sizeof(TileConfig) == 64);
-  for (int i = 0; i < 8; ++i) {
-    config.line_bytes[i] = kLineBytes;
-    config.lines[i] = static_cast<uint8_t>(i <= 4 ? num_rows : kTileRows);
-  }
-  memory_barrier();
-  _tile_loadconfig(&config);
+void configure(int64_t num_rows = kTileLines) {
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) config.set(i, i <= 4 ? num_rows : kTileLines, kLineBytes);
+  configure_tiles(config);
 }
 
 // The operands of a run of tile products along k.
@@ -115,9 +97,9 @@ void pack_rows(const MatmulProblem& problem, const MatmulJob& job, const Pass& p
                uint16_t* packed) {
   const int64_t num_steps = pass.end - pass.begin;
   // Tile loads of this path always read 16 rows.
-  const int64_t padded_rows = (job.num_rows + kTileRows - 1) / kTileRows * kTileRows;
+  const int64_t padded_rows = (job.num_rows + kTileLines - 1) / kTileLines * kTileLines;
   for (int64_t row = 0; row < padded_rows; ++row) {
-    uint16_t* dst = packed + row / kTileRows * num_steps * kTileHalves + row % kTileRows * kStepK;
+    uint16_t* dst = packed + row / kTileLines * num_steps * kTileHalves + row % kTileLines * kStepK;
     const uint16_t* src = problem.x + (job.row_begin + row) * problem.x_stride;
     for (int64_t step = pass.begin; step < pass.end; ++step, dst += kTileHalves) {
       const int64_t left = row < job.num_rows ? problem.k - step * kStepK : 0;
@@ -164,9 +146,9 @@ void multiply_pass(const Run& run, int64_t num_row_tiles, int64_t num_panels) {
 void write_sums(const MatmulProblem& problem, const MatmulJob& job, const float* sums) {
   for (int64_t row = 0; row < job.num_rows; ++row) {
     for (int64_t panel = 0; panel < job.num_panels; ++panel) {
-      const int64_t tile = row / kTileRows * kMaxPanels + panel;
+      const int64_t tile = row / kTileLines * kMaxPanels + panel;
       write_panel_row(problem, job.row_begin + row, job.panel_begin + panel,
-                      sums + tile * kTileFloats + row % kTileRows * kPanelRows);
+                      sums + tile * kTileFloats + row % kTileLines * kPanelRows);
     }
   }
 }
@@ -234,7 +216,7 @@ void run_few_rows(const MatmulProblem& problem, const MatmulJob& job, std::byte*
                .num_whole_steps = whole_steps,
                .last_x = has_last ? last_x : nullptr,
                .weight_stride = problem.padded_k * kPanelRows};
-  configure_tiles(job.num_rows);
+  configure(job.num_rows);
   for (int64_t first = 0; first < job.num_panels; first += kPanelsAtOnce) {
     const int64_t left = job.num_panels - first;
     const int64_t count = left < kPanelsAtOnce ? left : kPanelsAtOnce;
@@ -259,15 +241,15 @@ void run_few_rows(const MatmulProblem& problem, const MatmulJob& job, std::byte*
 // Passes over k hold the packed x within kPackedHalves: fewer row tiles allow more steps a pass.
 // Sums rest in scratch between passes, which changes no bit.
 void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scratch) {
-  if (job.num_rows <= kTileRows) return run_few_rows(problem, job, scratch);
+  if (job.num_rows <= kTileLines) return run_few_rows(problem, job, scratch);
   float* const sums = reinterpret_cast<float*>(scratch);
   uint16_t* const packed = reinterpret_cast<uint16_t*>(sums + kSumFloats);
-  const int64_t num_row_tiles = (job.num_rows + kTileRows - 1) / kTileRows;
+  const int64_t num_row_tiles = (job.num_rows + kTileLines - 1) / kTileLines;
   const int64_t num_steps = problem.padded_k / kStepK;
   const int64_t steps_per_pass = kMaxRowTiles * kMaxSteps / num_row_tiles;
   std::memset(sums, 0,
               static_cast<size_t>(num_row_tiles * kMaxPanels * kTileFloats) * sizeof(float));
-  configure_tiles();
+  configure();
   for (int64_t begin = 0; begin < num_steps; begin += steps_per_pass) {
     const int64_t end = begin + steps_per_pass;
     const Pass pass{.begin = begin, .end = end < num_steps ? end : num_steps};
@@ -286,9 +268,9 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
 }
 
 MatmulKernel make_kernel() {
-  return {.max_rows = kMaxRowTiles * kTileRows,
+  return {.max_rows = kMaxRowTiles * kTileLines,
           .max_panels = kMaxPanels,
-          .row_multiple = 2 * kTileRows,
+          .row_multiple = 2 * kTileLines,
           .panel_multiple = 2,
           .scratch_bytes = kSumFloats * sizeof(float) + kPackedHalves * sizeof(uint16_t),
           .run = &run_job,

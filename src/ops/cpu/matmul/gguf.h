@@ -1,6 +1,6 @@
-// Weights in GGUF's blocks: their values, and codes to the bf16 that they stand for.
+// Weights in GGUF's blocks: where a group's values and codes lie.
 //
-// Included by the matmul/<isa>.cc files and gguf_job.cc only, so that each ISA has vectors of its
+// Included by the matmul/<isa>.cc files only, so that each ISA has vectors of its
 // own (hence the unnamed namespace; see matmul/kernel.h). Thread rule: pure functions.
 #pragma once
 
@@ -26,6 +26,7 @@ struct GroupPlace {
   int64_t minima = -1;
   int64_t codes = 0;
 
+  GroupPlace() = default;
   GroupPlace(const GgufPanels& panels, int64_t column) {
     const int64_t in_block = column % panels.block_cols;
     const int64_t of_group = in_block / panels.group_cols * kPanelRows;

@@ -1,7 +1,7 @@
 // Codes of GGUF's blocks with AVX-512, to the pairs of integers that products take.
 //
-// Included by matmul/avx512.cc, gguf_avx512vnni.cc and amx.cc only; see matmul/gguf.h. Thread rule:
-// pure functions.
+// Included by matmul/avx512.cc, gguf_avx512vnni.cc and gguf_amx.cc only; see matmul/gguf.h. Thread
+// rule: pure functions.
 #pragma once
 
 #include <immintrin.h>

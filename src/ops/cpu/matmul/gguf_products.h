@@ -4,10 +4,10 @@
 // with a scale for each 32 columns, and the products of a group with its codes are summed in
 // integers of 32 bits, which is exact:
 //   sum += step * xs * (q . x16) - offset * xs * (1 . x16), for each group, in ascending order.
-// All of that is the same in every ISA, and so are the bits. The scale is a power of two, so that
-// the largest number of 32 columns has 15 bits: numbers of bf16 down to its 128th part keep all of
-// theirs, and what is lost of smaller ones is at most its 2^-16th part. Thread rule: pure functions
-// over the caller's scratch.
+// All of that is the same in every ISA but AMX (gguf_amx.cc), and so are the bits. The scale is a
+// power of two, so that the largest number of 32 columns has 15 bits: numbers of bf16 down to its
+// 128th part keep all of theirs, and what is lost of smaller ones is at most its 2^-16th part.
+// Thread rule: pure functions over the caller's scratch.
 #pragma once
 
 #include "ops/cpu/matmul/gguf.h"

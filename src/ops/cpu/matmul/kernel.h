@@ -57,7 +57,7 @@ struct GgufPanels {
 };
 
 // Computes a job of a problem whose `weight` is not read. REQUIRES and order of accumulation: as
-// MatmulKernel; the same bits for every ISA.
+// MatmulKernel; the same bits for every ISA but AMX.
 struct GgufKernel {
   int64_t max_rows = 0;
   int64_t max_panels = 0;
@@ -91,8 +91,7 @@ const MatmulKernel& matmul_kernel_scalar();
 const MatmulKernel& matmul_kernel_avx2();
 const MatmulKernel& matmul_kernel_avx512();
 const MatmulKernel& matmul_kernel_amx();
-// The parts for GGUF's blocks of the last, and of matmul_kernel_avx512 for a CPU with AVX-512-VNNI,
-// which those with AMX have; the same bits.
+// The parts for GGUF's blocks of the last, and of matmul_kernel_avx512 for a CPU with AVX-512-VNNI.
 const GgufKernel& gguf_kernel_amx();
 const GgufKernel& gguf_kernel_avx512vnni();
 
