@@ -202,6 +202,8 @@ void multiply_tile(const SlicePanel& panel, const SliceX& x, int64_t tile, int64
   }
 }
 
+// All rows of a job times a slice of a panel. With at most eight rows half of the registers and of
+// the additions would be of rows that do not exist.
 template <bool kHasMinima>
 void multiply_tiles(const SlicePanel& panel, const SliceX& x, int64_t num_rows, float* sums) {
   const auto multiply =
@@ -229,6 +231,7 @@ Columns columns_of_4(const uint8_t* line) {
           _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), table)};
 }
 
+// The first steps of numbers_of_8.
 Columns columns_of_8(const uint8_t* line) {
   const __m512i pairs = _mm512_cvtepi8_epi16(load_byte_pairs(line));
   return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 16)),
@@ -275,7 +278,8 @@ void widen_slice(const MatmulProblem& problem, const MatmulJob& job, int64_t beg
   }
 }
 
-// The groups of a slice of all panels of a job.
+// The groups of a slice of all panels of a job: by groups, since the divisions of a group's place
+// take as long as its product with one row.
 template <int kRows, bool kIs4>
 void multiply_few_slice(const GgufPanels& panels, const uint8_t* first, int64_t num_panels,
                         int64_t begin, int64_t count, const float* wide, const SliceX& x,
@@ -315,6 +319,7 @@ MultiplyFew few_for(int64_t num_rows) {
 constexpr int64_t kSumFloats = kMaxRows * kSumStride;
 constexpr int64_t kXSums = kMaxRows * kMostGroups;
 
+// What a thread needs for a job, carved from its scratch.
 struct Scratch {
   float* sums = nullptr;
   float* x_sums = nullptr;
@@ -371,6 +376,8 @@ __attribute__((noinline)) void run_slices(const MatmulProblem& problem, const Gg
   }
 }
 
+// A job: slice by slice, each with all panels, since x of a slice is read or packed once. The tiles
+// are released at the end, since a thread with live tile data has a larger context to switch.
 void run(const MatmulProblem& problem, const GgufPanels& panels, const MatmulJob& job,
          std::byte* memory) {
   const Scratch scratch(memory);
