@@ -1,7 +1,7 @@
 // Weights in GGUF's blocks: where a group's values and codes lie.
 //
-// Included by the matmul/<isa>.cc files only, so that each ISA has vectors of its
-// own (hence the unnamed namespace; see matmul/kernel.h). Thread rule: pure functions.
+// Included by the matmul/<isa>.cc files only, so that each ISA has vectors of its own (hence the
+// unnamed namespace; see matmul/kernel.h). Thread rule: pure functions.
 #pragma once
 
 #include "ops/cpu/matmul/block.h"

@@ -4,10 +4,11 @@
 //   sum += step * (q . x) - offset * (1 . x),
 // where both sums are tile products in f32. A tile product adds its even columns one by one with
 // fused operations, so its odd ones, and then both sums; subnormal numbers count as zero. Vectors
-// do the same here for few rows, where a tile would be read for little, so that a row's bits do not
-// depend on its neighbours. They differ from those of matmul/gguf_products.h, as those of bf16
-// weights do between AMX and other ISAs; x is not rounded. Used by matmul/amx.cc. Thread rule: see
-// matmul/kernel.h. Source: Intel 64 and IA-32 Architectures Software Developer's Manual, TDPBF16PS.
+// compute the same here for few rows, since a tile of codes would be loaded for few products; so a
+// row's bits do not depend on its neighbours. They differ from those of matmul/gguf_products.h, as
+// those of bf16 weights do between AMX and other ISAs; x is not rounded. Used by matmul/amx.cc.
+// Thread rule: see matmul/kernel.h. Source: Intel 64 and IA-32 Architectures Software Developer's
+// Manual, TDPBF16PS.
 #include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/matmul/gguf_avx512.h"
 
@@ -108,14 +109,24 @@ __m512i numbers_of_4(const uint8_t* line) {
   return _mm512_permutexvar_epi16(_mm512_or_si512(pairs, _mm512_slli_epi32(pairs, 12)), table);
 }
 
+// The even and the odd columns of a line of codes, in f32.
+struct Columns {
+  __m512 even;
+  __m512 odd;
+};
+
 // A line of 32 codes of 8 bits with a sign.
-__m512i numbers_of_8(const uint8_t* line) {
+Columns columns_of_8(const uint8_t* line) {
   const __m512i pairs = _mm512_cvtepi8_epi16(load_byte_pairs(line));
-  const __m512 even = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 16));
-  const __m512 odd = _mm512_cvtepi32_ps(_mm512_srai_epi32(pairs, 16));
-  // Exact: the lower halves of such floats are zero.
-  return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even), 16),
-                         _mm512_castps_si512(odd));
+  return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 16)),
+          _mm512_cvtepi32_ps(_mm512_srai_epi32(pairs, 16))};
+}
+
+// The same as bf16. Exact: the lower halves of such floats are zero.
+__m512i numbers_of_8(const uint8_t* line) {
+  const Columns columns = columns_of_8(line);
+  return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(columns.even), 16),
+                         _mm512_castps_si512(columns.odd));
 }
 
 // A slice of a panel, 20 KiB: read once for all rows of a job.
@@ -202,8 +213,8 @@ void multiply_tile(const SlicePanel& panel, const SliceX& x, int64_t tile, int64
   }
 }
 
-// All rows of a job times a slice of a panel. With at most eight rows half of the registers and of
-// the additions would be of rows that do not exist.
+// All rows of a job times a slice of a panel. Up to eight rows have a tile of their own: the other
+// would add eight rows that do not exist.
 template <bool kHasMinima>
 void multiply_tiles(const SlicePanel& panel, const SliceX& x, int64_t num_rows, float* sums) {
   const auto multiply =
@@ -215,27 +226,14 @@ void multiply_tiles(const SlicePanel& panel, const SliceX& x, int64_t num_rows, 
 
 // ---- Few rows ----------------------------------------------------------------------------------
 
-// As many as vectors take less time for than tiles.
+// Up to this many rows vectors take less time than tiles.
 constexpr int64_t kFewRows = 4;
-
-// The even and the odd columns of a line of codes, in f32.
-struct Columns {
-  __m512 even;
-  __m512 odd;
-};
 
 Columns columns_of_4(const uint8_t* line) {
   const __m512 table = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i pairs = load_nibble_pairs(line);
   return {_mm512_permutexvar_ps(pairs, table),
           _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), table)};
-}
-
-// The first steps of numbers_of_8.
-Columns columns_of_8(const uint8_t* line) {
-  const __m512i pairs = _mm512_cvtepi8_epi16(load_byte_pairs(line));
-  return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 16)),
-          _mm512_cvtepi32_ps(_mm512_srai_epi32(pairs, 16))};
 }
 
 // The product of a group of a panel with kRows rows, added to sums.
