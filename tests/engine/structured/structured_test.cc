@@ -269,9 +269,14 @@ TEST_F(Structured, MasksAtTheEndOfTheWaitChangeNoBit) {
   }
 }
 
-// A free request ends while the masks of another one are made. That one then gives the text that it
-// gives without the delay.
-TEST_F(Structured, MasksHoldUpNoOtherRequest) {
+struct HeldRun {
+  std::vector<RequestOutput> finished;    // in the order of their ends
+  std::atomic<bool> was_in_time = false;  // the first request ended while the masks were held
+};
+
+// Two requests, of which the second one's first masks are made when the first one has ended, or
+// after .9 s: masks that take a second end their request.
+void run_with_held_masks(const Job& free, const Job& held, HeldRun& run) {
   std::atomic<bool> is_free_done = false;
   std::atomic<bool> was_held = false;
   LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2}),
@@ -280,22 +285,33 @@ TEST_F(Structured, MasksHoldUpNoOtherRequest) {
                            for (int i = 0; i < 900 && !is_free_done; ++i) {
                              std::this_thread::sleep_for(std::chrono::milliseconds(1));
                            }
+                           run.was_in_time = is_free_done.load();
                          }};
-  const EngineOptions options = tiny_options(kStructuredModel);
-  LlmEngine engine(options, std::move(parts));
-  std::vector<RequestOutput> finished;
-  Job free{random_tokens(20, 3), sampled(8, 3)};
-  const SequenceId free_id = engine.add_request(free.prompt, free.params);
-  testing::run_steps(engine, 3, finished);  // its prompt is computed
-  const Job held = jobs_[0];
-  const SequenceId held_id = engine.add_request(held.prompt, held.params);
-  while (finished.empty()) testing::run_steps(engine, 1, finished);
-  EXPECT_EQ(finished[0].request_id, free_id.value);
+  LlmEngine engine(tiny_options(kStructuredModel), std::move(parts));
+  engine.add_request(free.prompt, free.params);
+  testing::run_steps(engine, 3, run.finished);  // its prompt is computed
+  engine.add_request(held.prompt, held.params);
+  while (run.finished.empty()) testing::run_steps(engine, 1, run.finished);
   is_free_done = true;
-  testing::run_steps(engine, 1000, finished);
-  ASSERT_EQ(finished.size(), 2u);
-  EXPECT_EQ(finished[1].request_id, held_id.value);
-  EXPECT_EQ(finished[1].token_ids, reference_[0].token_ids);
+  testing::run_steps(engine, 1000, run.finished);
+}
+
+// A free request ends while the masks of another one are made. That one then gives the text that it
+// gives without the delay. A shared machine may stand still for .9 s: such a run is repeated.
+TEST_F(Structured, MasksHoldUpNoOtherRequest) {
+  const Job free{random_tokens(20, 3), sampled(8, 3)};
+  bool was_in_time = false;
+  for (int i = 0; i < 5 && !was_in_time; ++i) {
+    HeldRun run;
+    run_with_held_masks(free, jobs_[0], run);
+    was_in_time = run.was_in_time;
+    if (!was_in_time) continue;
+    ASSERT_EQ(run.finished.size(), 2u);
+    EXPECT_EQ(run.finished[0].request_id, 0u);
+    EXPECT_EQ(run.finished[1].request_id, 1u);
+    EXPECT_EQ(run.finished[1].token_ids, reference_[0].token_ids);
+  }
+  EXPECT_TRUE(was_in_time);
 }
 
 TEST_F(Structured, MasksThatTakeASecondEndTheirRequestAlone) {
