@@ -197,8 +197,8 @@ struct AttentionArgs {
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Aliasing: `out` may be the memory of `q`.
 // Errors: on CUDA the call throws kUnsupported for gathered pages with several rows a sequence, in
-// prefill and with a mask for a scale that is not above 0, with zones in prefill for lists and for
-// columns, and for more columns and query tiles than its scratch has room for (64 MiB: 8192 query
+// prefill and with a mask for a scale that is not above 0, with zones in prefill for
+// lists, and for more columns and query tiles than its scratch has room for (64 MiB: 8192 query
 // tiles of 8 list heads with 6K columns each). On CUDA a stream whose first call is captured has an
 // asynchronous kDevice (prepare_ops). Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online
 // softmax); Dao 2023, arXiv 2307.08691.

@@ -190,7 +190,6 @@ std::vector<Shape> column_shapes() {
 }
 
 TEST(ZoneColumnsTest, MatchTheFormula) {
-  if (!testing_cpu()) GTEST_SKIP() << "skipped: columns have no zones on a GPU";
   for (const Shape& shape : column_shapes()) {
     for (const int32_t n : kMaskedLengths) {
       SCOPED_TRACE(fmt::format("{}, {} tokens", shape.name(), n));
@@ -203,7 +202,6 @@ TEST(ZoneColumnsTest, MatchTheFormula) {
 }
 
 TEST(ZoneColumnsTest, CutsAndRowsChangeNoBit) {
-  if (!testing_cpu()) GTEST_SKIP() << "skipped: columns have no zones on a GPU";
   for (const Shape& shape : column_shapes()) {
     SCOPED_TRACE(shape.name());
     const Problem problem = random_problem(shape, 4 * 256 + 40, {});

@@ -15,7 +15,20 @@ int64_t num_entries(const PrefillMask& mask) {
 }
 
 int64_t num_records(const PrefillMask& mask, const PrefillColumns& columns) {
-  return num_entries(mask) * (columns.max_columns / kMaskTileTokens);
+  return num_entries(mask) * columns.max_visits;
+}
+
+// Where the zones of a query tile's rows begin, in positions: of the chunk before their own, and of
+// their own. Without zones all keys are of their own.
+struct ZoneBegins {
+  int32_t before = 0;
+  int32_t own = 0;
+};
+
+__device__ ZoneBegins zone_begins(const PrefillParams& p, int32_t tile_begin) {
+  if (p.chunk_tokens == 0) return {};
+  const int32_t own = tile_begin - tile_begin % p.chunk_tokens;
+  return {.before = max(0, own - p.chunk_tokens), .own = own};
 }
 
 // grid: (query tiles of the mask, list heads).
@@ -35,31 +48,42 @@ __global__ void __launch_bounds__(kMaskTileTokens)
   const int64_t list = static_cast<int64_t>(blockIdx.y) * columns.num_segments + segment;
   const int32_t* positions = columns.positions + list * columns.max_columns;
   const int32_t num_columns = tile_begin < rows_end ? columns.count[list] : 0;
-  const int64_t first_record = entry * (columns.max_columns / kMaskTileTokens);
+  const int64_t first_record = entry * columns.max_visits;
   const auto thread = static_cast<int32_t>(threadIdx.x);
+  const ZoneBegins zones = zone_begins(p, tile_begin);
+  const int32_t num_zones = p.chunk_tokens > 0 ? 3 : 1;
   int32_t num_tiles = 0;
+  int32_t num_of_zone[3] = {};  // of keys before the chunk before, of that chunk, and of their own
   for (int32_t begin = 0; begin < num_columns; begin += kMaskTileTokens) {
-    bool is_kept = false;
+    int32_t zone = -1;  // of a column that is kept
     if (begin + thread < num_columns) {
       const int32_t position = positions[begin + thread];
       const int32_t tile = position / kMaskTileTokens;
-      is_kept = position < limit && (words[tile / 32] >> tile % 32 & 1) == 0;
+      const bool is_kept = position < limit && (words[tile / 32] >> tile % 32 & 1) == 0;
+      if (is_kept) zone = position >= zones.own ? 2 : position >= zones.before ? 1 : 0;
     }
-    const uint32_t bits = __ballot_sync(0xffffffffu, is_kept);
-    if (__syncthreads_or(static_cast<int>(is_kept)) == 0) continue;
-    const int64_t record = first_record + num_tiles++;
-    auto* kept = reinterpret_cast<uint32_t*>(columns.kept + record);
-    if (thread % 32 == 0) kept[thread / 32] = bits;
-    if (thread == 0) columns.tiles[record] = begin / kMaskTileTokens;
+    for (int32_t of = 3 - num_zones; of < 3; ++of) {
+      const bool is_kept = zone == of;
+      const uint32_t bits = __ballot_sync(0xffffffffu, is_kept);
+      if (__syncthreads_or(static_cast<int>(is_kept)) == 0) continue;
+      ++num_of_zone[of];
+      const int64_t record = first_record + num_tiles++;
+      auto* kept = reinterpret_cast<uint32_t*>(columns.kept + record);
+      if (thread % 32 == 0) kept[thread / 32] = bits;
+      if (thread == 0) columns.tiles[record] = begin / kMaskTileTokens;
+    }
   }
-  if (thread == 0) columns.num_tiles[entry] = num_tiles;
+  if (thread != 0) return;
+  columns.num_tiles[entry] = num_tiles;
+  columns.zone_begins[2 * entry] = num_of_zone[0];
+  columns.zone_begins[2 * entry + 1] = num_of_zone[0] + num_of_zone[1];
 }
 
 }  // namespace
 
 size_t found_columns_bytes(const PrefillMask& mask, const PrefillColumns& columns) {
   const int64_t bytes = num_records(mask, columns) * int64_t{sizeof(uint4) + sizeof(int32_t)} +
-                        num_entries(mask) * int64_t{sizeof(int32_t)};
+                        3 * num_entries(mask) * int64_t{sizeof(int32_t)};
   return static_cast<size_t>(bytes);
 }
 
@@ -68,6 +92,7 @@ void place_found_columns(const PrefillMask& mask, std::byte* scratch, PrefillCol
   columns.kept = reinterpret_cast<uint4*>(scratch);
   columns.tiles = reinterpret_cast<int32_t*>(columns.kept + num_records(mask, columns));
   columns.num_tiles = columns.tiles + num_records(mask, columns);
+  columns.zone_begins = columns.num_tiles + num_entries(mask);
 }
 
 cudaError_t find_columns(cudaStream_t stream, const PrefillParams& p, const PrefillMask& mask,

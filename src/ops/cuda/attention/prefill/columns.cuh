@@ -26,8 +26,9 @@ class ColumnTiles {
                          const PrefillColumns& columns, const PrefillTile& tile) {
     if (tile.first_row >= tile.num_rows) return;
     const int64_t entry = mask_entry(p, mask, tile);
-    const int64_t first = entry * (columns.max_columns / kMaskTileTokens);
+    const int64_t first = entry * columns.max_visits;
     count_ = columns.num_tiles[entry];
+    zone_begins_ = columns.zone_begins + 2 * entry;
     tiles_ = columns.tiles + first;
     kept_ = columns.kept + first;
     segment_ =
@@ -42,6 +43,10 @@ class ColumnTiles {
     return count_ * (kMaskTileTokens / kTokens);
   }
   __device__ int32_t segment() const { return segment_; }
+  // Columns that are visited before those of the chunk before the rows' own, and before those of
+  // their own, as if tiles lay side by side. REQUIRES: there are visits.
+  __device__ int32_t before_at() const { return zone_begins_[0] * kMaskTileTokens; }
+  __device__ int32_t own_at() const { return zone_begins_[1] * kMaskTileTokens; }
 
   // A part of a tile, in a kernel with tiles of kTokens: the part-th of the walk.
   template <int kTokens>
@@ -80,6 +85,7 @@ class ColumnTiles {
   int32_t count_ = 0;
   int32_t segment_ = 0;
   const int32_t* tiles_ = nullptr;
+  const int32_t* zone_begins_ = nullptr;
   const uint4* kept_ = nullptr;
   const int32_t* positions_ = nullptr;  // of the segment
 };

@@ -17,7 +17,8 @@ void place_found_columns(const PrefillMask& mask, std::byte* scratch, PrefillCol
 
 // For each query tile and list head: the tiles of kMaskTileTokens columns of which some row keeps
 // one, in ascending order, and a bit for each of their columns that is before kv_end, not after the
-// query tile's last row, and not in a tile that the mask has set.
+// query tile's last row, and not in a tile that the mask has set. With zones of keys a
+// tile is visited for each zone of its columns alone.
 // REQUIRES: the call has one sequence; place_found_columns.
 // Cost: a kernel of one CTA for each query tile and list head; some microseconds.
 cudaError_t find_columns(cudaStream_t stream, const PrefillParams& p, const PrefillMask& mask,

@@ -85,12 +85,17 @@ struct PrefillColumns {
   int32_t max_columns = 0;
   int32_t segment_tokens = 0;
   int32_t first_segment = 0;
+  int32_t max_visits = 0;  // of a query tile: its tiles of kMaskTileTokens columns, and two
 
   // Written by find_columns for each query tile and list head of the mask: the tiles of columns
-  // that it visits, and a bit for each column that some row of it keeps.
-  uint4* kept = nullptr;         // [num_list_heads][num_q_tiles][max_columns / 128]
+  // that it visits, and a bit for each column that some row of it keeps. With zones of keys a tile
+  // is visited once for each zone of its columns, so that there are up to two visits more.
+  uint4* kept = nullptr;         // [num_list_heads][num_q_tiles][max_visits]
   int32_t* tiles = nullptr;      // the same shape: indices of tiles, ascending
   int32_t* num_tiles = nullptr;  // [num_list_heads][num_q_tiles]
+  // [num_list_heads][num_q_tiles][2]: which visits are the first of the chunk before the rows' own,
+  // and of their own.
+  int32_t* zone_begins = nullptr;
 };
 
 // What a call selects: lists, a mask, or everything. They live on the host during the launch.

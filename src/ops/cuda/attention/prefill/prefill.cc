@@ -32,12 +32,6 @@ void check_supported(const AttentionArgs& args) {
          "prefill attention on CUDA takes no page lists where queries differ by zones of keys; "
          "attend all tokens, take a mask or use the device 'cpu'");
   }
-  const MaskedTiles* tiles = masked_in(args.selection);
-  if (args.zones.present() && tiles != nullptr && tiles->columns.present()) {
-    fail(ErrorCode::kUnsupported,
-         "prefill attention on CUDA takes no columns where queries differ by zones of keys; take a "
-         "mask alone or use the device 'cpu'");
-  }
   // The kernels take the maximum before scaling, which a scale of 0 or less would invert.
   if (!(args.scale > 0.0f)) {
     fail(ErrorCode::kUnsupported, "prefill attention on CUDA needs a scale above 0, not {}",
@@ -119,7 +113,8 @@ PrefillColumns make_columns(const TileColumns& columns) {
           .num_segments = static_cast<int32_t>(columns.positions.dim(1)),
           .max_columns = static_cast<int32_t>(columns.positions.dim(2)),
           .segment_tokens = columns.segment_tokens,
-          .first_segment = columns.first_segment};
+          .first_segment = columns.first_segment,
+          .max_visits = static_cast<int32_t>(columns.positions.dim(2)) / kMaskTileTokens + 2};
 }
 
 // The copies of columns as blocks of max_columns tokens, one a segment.

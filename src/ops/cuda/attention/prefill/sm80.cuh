@@ -113,10 +113,18 @@ struct ColumnWalk {
   const PrefillColumns& columns;
   ColumnTiles visited;
   int32_t i = 0;
+  int32_t chunk_tokens = 0;  // with zones, and where the rows' own chunk begins
+  int32_t own_begin = 0;
 
   __device__ ColumnWalk(const PrefillParams& p, const PrefillMask& of,
                         const PrefillColumns& columns_of, const PrefillTile& tile)
-      : columns(columns_of), visited(p, of, columns_of, tile) {}
+      : columns(columns_of), visited(p, of, columns_of, tile) {
+    if constexpr (C::kZones) {
+      const int32_t position = tile.position(tile.first_row, p.group);
+      chunk_tokens = p.chunk_tokens;
+      own_begin = position - position % chunk_tokens;
+    }
+  }
 
   __device__ ColumnPart part(int32_t index) const {
     return visited.template part<C::kTileTokens>(index);
@@ -133,11 +141,38 @@ struct ColumnWalk {
     visited.template mask_scores<C::kTileTokens>(part(i), rows, lane, s);
   }
 
+  // The first token of the zone of the index-th part: far chunks have one zone.
+  __device__ int32_t zone_token(int32_t index) const {
+    const int32_t at = index * C::kTileTokens;
+    if (at >= visited.own_at()) return own_begin;
+    return own_begin - (at >= visited.before_at() ? chunk_tokens : 2 * chunk_tokens);
+  }
+  __device__ int32_t token() const { return zone_token(i); }
+  __device__ int32_t next_token() const { return zone_token(i + 1); }
+
   __device__ void look_ahead() {}
   __device__ bool has_next() const { return i + 1 < visited.template num_parts<C::kTileTokens>(); }
   __device__ int32_t next_begin() const { return part(i + 1).begin; }
   __device__ void advance() { ++i; }
 };
+
+// Tokens of the zones of keys of the current tile and of the next one.
+template <typename Walk>
+__device__ int32_t token_of(const Walk& walk) {
+  return walk.begin();
+}
+template <typename Walk>
+__device__ int32_t next_token_of(const Walk& walk) {
+  return walk.next_begin();
+}
+template <typename C>
+__device__ int32_t token_of(const ColumnWalk<C>& walk) {
+  return walk.token();
+}
+template <typename C>
+__device__ int32_t next_token_of(const ColumnWalk<C>& walk) {
+  return walk.next_token();
+}
 
 // Begins to copy the first K of a walk. REQUIRES: no thread reads a K any more.
 template <typename C, typename Walk>
@@ -165,7 +200,7 @@ __device__ __forceinline__ void attend_walk(const PrefillParams& p, const Prefil
   const int lane = threadIdx.x % 32;
   [[maybe_unused]] ZoneBorders borders;
   if constexpr (C::kZones) {
-    if (walk.present()) borders = ZoneBorders(p, tile, tile.first_row, walk.begin());
+    if (walk.present()) borders = ZoneBorders(p, tile, tile.first_row, token_of(walk));
   }
   for (; walk.present(); walk.advance()) {
     const int begin = walk.begin();
@@ -180,7 +215,7 @@ __device__ __forceinline__ void attend_walk(const PrefillParams& p, const Prefil
     if (walk.has_next()) {
       walk.copy(p, tile, walk.next_begin(), 0, shared.k);
       // All scores of this tile are computed, those of the next wait for these copies, too.
-      if constexpr (C::kZones) pass_border<C>(p, tile, borders, walk.next_begin(), shared);
+      if constexpr (C::kZones) pass_border<C>(p, tile, borders, next_token_of(walk), shared);
     }
 
     float alpha[2];
@@ -191,6 +226,19 @@ __device__ __forceinline__ void attend_walk(const PrefillParams& p, const Prefil
     pack_weights<C::kTileTokens>(s, weights);
     multiply_values<C>(shared, lane, weights, o);
   }
+}
+
+// Begins a walk after another one, whose last tile's queries are there. All threads.
+template <typename C, typename Walk>
+__device__ __forceinline__ void begin_further_walk(const PrefillParams& p, const PrefillTile& tile,
+                                                   const Walk& walk, Shared<C>& shared) {
+  if constexpr (C::kZones) {
+    wait_for_copies();  // of the same queries, if the walk before visited no tile
+    __syncthreads();
+    const int32_t token = walk.present() ? token_of(walk) : 0;
+    if (walk.present()) copy_queries<C>(p, tile, shared, token - token % p.chunk_tokens);
+  }
+  begin_walk<C>(p, tile, walk, shared);
 }
 
 // Attends one tile of rows to the walks, one after the other, and writes its output or state.
@@ -212,7 +260,8 @@ __device__ __forceinline__ void attend(const PrefillParams& p, const PrefillTile
   float o[C::kChannels / 2];
   load_accumulator<C::kChannels>(p, tile, rows, lane, o);
   attend_walk<C>(p, tile, walk, rows, o, shared);
-  (..., (begin_walk<C>(p, tile, more, shared), attend_walk<C>(p, tile, more, rows, o, shared)));
+  (...,
+   (begin_further_walk<C>(p, tile, more, shared), attend_walk<C>(p, tile, more, rows, o, shared)));
   // `out` may be q's memory: the block's own rows, which all of its warps have read.
   wait_for_copies();
   __syncthreads();
@@ -292,11 +341,15 @@ cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const PrefillSel
   return launch_kernel<C>(stream, prefill_kernel<C>, p);
 }
 
-// Zones take everything, or a mask.
+// Zones take everything, or a mask, with columns or without.
 template <int kChannels, int kTileTokens, bool kFp8>
 cudaError_t launch_zones(cudaStream_t stream, const PrefillParams& p,
                          const PrefillSelection& selection) {
   using C = Config<kChannels, kTileTokens, kFp8, true>;
+  if (selection.columns != nullptr) {
+    return launch_kernel<C>(stream, prefill_columns_kernel<C>, p, *selection.mask,
+                            *selection.columns);
+  }
   if (selection.mask != nullptr) {
     return launch_kernel<C>(stream, prefill_tiles_kernel<C>, p, *selection.mask);
   }

@@ -166,13 +166,12 @@ __device__ __forceinline__ auto borders_of(const PrefillParams& p, const Item& t
   }
 }
 
-// Replaces the warpgroup's queries where the walk comes to a border of zones. The products with the
-// old ones are complete: next_tile waits for its own. Cost: two or three times in a walk, the time
-// of a load, while the other warpgroup computes.
+// Replaces the warpgroup's queries by those of the zone of `token`. The products with the old ones
+// are complete: next_tile waits for its own. Cost: the time of a load, while the other warpgroup
+// computes.
 template <typename C, typename Borders>
-__device__ __forceinline__ void pass_border(const Consumer<C>& self, const Item& tile,
-                                            Borders& borders, int token) {
-  if (!borders.reaches(token)) return;
+__device__ __forceinline__ void replace_queries(const Consumer<C>& self, const Item& tile,
+                                                Borders& borders, int token) {
   self.meet();  // no warp's products read q any more
   copy_queries<C>(self.p, tile, tile.first_row + self.index * C::kGroupRows, self.thread, self.q,
                   borders.chunk_begin(token));
@@ -180,6 +179,13 @@ __device__ __forceinline__ void pass_border(const Consumer<C>& self, const Item&
   wait_for_copies();
   shared_write_fence();
   self.meet();  // q is here
+}
+
+// Where the walk comes to a border of zones, two or three times.
+template <typename C, typename Borders>
+__device__ __forceinline__ void pass_border(const Consumer<C>& self, const Item& tile,
+                                            Borders& borders, int token) {
+  if (borders.reaches(token)) replace_queries<C>(self, tile, borders, token);
 }
 
 // Attends the KV tiles of one item.

@@ -42,7 +42,19 @@ __device__ __forceinline__ void produce_all_set_and_columns(
   }
 }
 
-// Attends the columns of one item, with the registers that its KV tiles left.
+// ZoneBorders of a walk over columns, in places of the visited tiles side by side.
+__device__ __forceinline__ SetZoneBorders column_borders(const PrefillParams& p,
+                                                         const ColumnTiles& visited,
+                                                         const Item& tile) {
+  Item side_by_side = tile;
+  side_by_side.kv_begin = 0;
+  side_by_side.before_at = visited.before_at();
+  side_by_side.own_at = visited.own_at();
+  return SetZoneBorders(p, side_by_side, tile.first_row);
+}
+
+// Attends the columns of one item, with the registers that its KV tiles left. With zones the tiles
+// left the queries of their last one.
 template <typename C>
 __device__ __forceinline__ void attend_columns(const Consumer<C>& self, const ColumnTiles& visited,
                                                const Item& tile, RowPair& rows,
@@ -59,10 +71,22 @@ __device__ __forceinline__ void attend_columns(const Consumer<C>& self, const Co
   int i = 0;
   if (has_rows && self.num_kv_tiles > 0) {
     part = visited.template part<C::kTileTokens>(0);
-    first_tile<C>(self, mask, rows, o, weights);
-    for (i = 1; i < self.num_kv_tiles; ++i) {
-      part = visited.template part<C::kTileTokens>(i);  // read ahead of the scores
-      next_tile<C>(self, i, mask, rows, o, weights);
+    if constexpr (C::kZones) {
+      SetZoneBorders borders = column_borders(self.p, visited, tile);
+      replace_queries<C>(self, tile, borders, 0);
+      first_tile<C>(self, mask, rows, o, weights);
+#pragma unroll 1
+      for (i = 1; i < self.num_kv_tiles; ++i) {
+        part = visited.template part<C::kTileTokens>(i);
+        pass_border<C>(self, tile, borders, i * C::kTileTokens);
+        next_tile<C>(self, i, mask, rows, o, weights);
+      }
+    } else {
+      first_tile<C>(self, mask, rows, o, weights);
+      for (i = 1; i < self.num_kv_tiles; ++i) {
+        part = visited.template part<C::kTileTokens>(i);  // read ahead of the scores
+        next_tile<C>(self, i, mask, rows, o, weights);
+      }
     }
     last_values<C>(self, i - 1, C::kTileTokens, o, weights);
   }

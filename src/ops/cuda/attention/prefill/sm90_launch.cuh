@@ -9,7 +9,7 @@
 
 namespace sluice::cuda::sm90 {
 
-// Chooses the kernel: with lists, with a mask (and columns, or zones), with zones, with split
+// Chooses the kernel: with lists, with a mask (and columns, zones, or both), with zones, with split
 // tiles, or with none of them.
 template <int kHeadDim, int kTileTokens>
 cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
@@ -20,6 +20,11 @@ cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
   if (selection.lists != nullptr) {
     return launch<L, ListShared<L>>(stream, prefill_lists_kernel<L>, p, p, *selection.lists,
                                     kv_map);
+  }
+  if (selection.columns != nullptr && p.chunk_tokens > 0) {
+    using Z = SetZoneConfig<kHeadDim, kTileTokens>;
+    return launch<Z, Shared<Z>>(stream, prefill_columns_kernel<Z>, p, p, *selection.mask,
+                                *selection.columns, kv_map, *column_map);
   }
   if (selection.columns != nullptr) {
     return launch<C, Shared<C>>(stream, prefill_columns_kernel<C>, p, p, *selection.mask,
