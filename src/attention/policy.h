@@ -134,8 +134,6 @@ class Policy {
   // SelectInput::zones; in prefill each run of keys comes with the queries of its zone. REQUIRES
   // then: its scope divides a chunk.
   virtual bool knows_zones() const { return false; }
-  // Whether its masks have columns beside them (TileColumns).
-  virtual bool has_columns() const { return false; }
 
   // Bytes that `initialize` allocates for this many blocks of pool or host tier.
   virtual PolicyMemory memory(const KvLayout&, int32_t /*num_blocks*/, const PolicyLimits&) const {

@@ -32,7 +32,6 @@ class MInferencePolicy final : public TilePolicy {
 
   int32_t prefill_scope_tokens() const override { return lines_.lines().segment_tokens; }
   bool knows_zones() const override { return true; }
-  bool has_columns() const override { return true; }
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
                       const PolicyLimits& limits) const override;
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,

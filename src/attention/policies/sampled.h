@@ -27,7 +27,6 @@ class SampledPolicy final : public ProbePolicy {
 
   int32_t prefill_scope_tokens() const override;
   bool knows_zones() const override { return !has_columns_; }
-  bool has_columns() const override { return has_columns_; }
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
                       const PolicyLimits& limits) const override;
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,

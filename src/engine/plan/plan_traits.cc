@@ -7,7 +7,6 @@ namespace {
 constexpr PlanTraits kCpuTraits = {
     .shares_host_memory = true,
     .zones_carry_state = true,
-    .zones_take_columns = true,
     // The memory is shared with all other programs. vLLM's CPU backend has the same default; pages
     // are committed only when they are first written.
     .default_kv_bytes = size_t{4} << 30,

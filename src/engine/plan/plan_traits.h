@@ -20,8 +20,6 @@ struct PlanTraits {
   bool has_decode_shapes = false;
   // Attention walks zones of keys one after the other, with a state of each row between them.
   bool zones_carry_state = false;
-  // Attention takes columns beside a mask where queries differ by zones of keys.
-  bool zones_take_columns = false;
   // Default upper limit of the KV cache, in bytes.
   size_t default_kv_bytes = 0;
   // Default tokens of one ring slot.

@@ -10,19 +10,16 @@
 namespace sluice {
 namespace {
 
-// Errors: kUnsupported for a policy that chooses by the queries of a row's own chunk alone, or has
-// columns where attention takes none with zones.
-void require_zones(const Policy& policy, const PlanTraits& traits, int64_t chunk_tokens) {
-  if (policy.knows_zones() && (!policy.has_columns() || traits.zones_take_columns)) return;
+// Errors: kUnsupported for a policy that chooses by the queries of a row's own chunk alone.
+void require_zones(const Policy& policy, int64_t chunk_tokens) {
+  if (policy.knows_zones()) return;
   fail(
       ErrorCode::kUnsupported,
-      "sparse_policy '{}' does not choose by the queries of dual chunk attention in {} {}yet; take "
-      "{} for prefill and 'full', 'quest' or 'streaming' for decode, or a max_model_len of at most "
-      "{} tokens, the model's first chunk",
-      policy.name(), phase_name(policy.phase()), policy.knows_zones() ? "on a GPU " : "",
-      traits.zones_take_columns ? "'full', 'xattention', 'avgpool', 'minference' or 'flexprefill'"
-                                : "'full', 'xattention' or 'avgpool'",
-      chunk_tokens);
+      "sparse_policy '{}' does not choose by the queries of dual chunk attention in {} yet; take "
+      "'full', 'xattention', 'avgpool', 'minference' or 'flexprefill' for prefill and 'full', "
+      "'quest' or 'streaming' for decode, or a max_model_len of at most {} tokens, the model's "
+      "first chunk",
+      policy.name(), phase_name(policy.phase()), chunk_tokens);
 }
 
 // Errors: those of require_zones; kUnsupported for the audit, which measures by a row's own
@@ -30,7 +27,7 @@ void require_zones(const Policy& policy, const PlanTraits& traits, int64_t chunk
 void check_zone_policies(const PlanInput& input, const KvBlockShape& block) {
   const int64_t chunk_tokens = input.config.dual_chunk.chunk_tokens();
   for (const Policy* policy : {&input.policies.prefill(), &input.policies.decode()}) {
-    if (policy->rule(block).selects()) require_zones(*policy, input.traits(), chunk_tokens);
+    if (policy->rule(block).selects()) require_zones(*policy, chunk_tokens);
   }
   const Policy& prefill = input.policies.prefill();
   if (prefill.rule(block).selects() && chunk_tokens % prefill.prefill_scope_tokens() != 0) {

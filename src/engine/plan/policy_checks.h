@@ -23,8 +23,7 @@ bool has_zones(const ModelConfig& config, int64_t max_model_len);
 
 // Of dual chunk attention past its first chunk. Errors: kInvalidArgument for blocks that do not
 // divide a chunk, and for segments that do not; kUnsupported for policies that choose by the
-// queries of a row's own chunk alone, for the audit, which measures by them, and on GPUs for
-// policies with columns.
+// queries of a row's own chunk alone, and for the audit, which measures by them.
 void check_zones(const PlanInput& input, const EnginePlan& plan);
 
 }  // namespace sluice

@@ -21,15 +21,9 @@ using testing::jobs_of;
 using testing::kChunkTokens;
 using testing::run_engine;
 
-// Those with columns are refused on a GPU.
-std::vector<std::string> policies() {
-  std::vector<std::string> names{"xattention+full", "avgpool+full", "xattention+quest",
-                                 "sampled+full"};
-  if (testing::testing_cpu()) {
-    names.insert(names.end(), {"minference+full", "flexprefill+full", "minference+quest"});
-  }
-  return names;
-}
+const std::vector<std::string> kPolicies{"xattention+full", "avgpool+full",    "xattention+quest",
+                                         "sampled+full",    "minference+full", "flexprefill+full",
+                                         "minference+quest"};
 
 class DualChunkTiles : public testing::DualChunkTest {
  protected:
@@ -69,14 +63,14 @@ TEST_P(DualChunkTiles, MasksLeaveTilesOut) {
   EngineOptions full = options();
   full.kv.block_size = 128;
   const float all = run_engine(full, jobs)[0].logprobs[0][0].logprob;
-  for (const std::string& policy : policies()) {
+  for (const std::string& policy : kPolicies) {
     EXPECT_NE(run_engine(sparse(policy), jobs)[0].logprobs[0][0].logprob, all) << policy;
   }
 }
 
 TEST_P(DualChunkTiles, TheFirstChunkHasTheBitsOfPlainAttention) {
   const std::vector<Job> jobs = jobs_of({100, kChunkTokens - 20});
-  for (const std::string& policy : policies()) {
+  for (const std::string& policy : kPolicies) {
     expect_all_same(run_engine(sparse(policy), jobs), run_engine(sparse(policy, false), jobs),
                     policy);
   }
@@ -84,7 +78,7 @@ TEST_P(DualChunkTiles, TheFirstChunkHasTheBitsOfPlainAttention) {
 
 TEST_P(DualChunkTiles, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: passes of other heights choose otherwise";
-  for (const std::string& policy : policies()) {
+  for (const std::string& policy : kPolicies) {
     const EngineOptions options = sparse(policy);
     const std::vector<RequestOutput> expected = run_engine(options, tile_jobs());
     for (const KvOffload mode : {KvOffload::kChunked, KvOffload::kLayerwise}) {
@@ -108,7 +102,7 @@ TEST_P(DualChunkTiles, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
 
 // Passes of the same rows, so that on a GPU, too, no bit may change.
 TEST_P(DualChunkTiles, PlacesChangeNoBit) {
-  for (const std::string& policy : policies()) {
+  for (const std::string& policy : kPolicies) {
     EngineOptions options = sparse(policy);
     options.enable_prefix_caching = false;
     options.max_num_seqs = 1;
@@ -139,10 +133,6 @@ TEST_P(DualChunkTiles, WhatDoesNotKnowZonesIsRefusedByName) {
   EngineOptions columns = sparse("sampled+full");
   columns.sparse.column_tokens = 128;
   expect_refused(columns, ErrorCode::kUnsupported, "'sampled' does not choose by the queries");
-  if (!testing::testing_cpu()) {
-    expect_refused(sparse("minference+full"), ErrorCode::kUnsupported, "on a GPU yet");
-    return;
-  }
   EngineOptions segments = sparse("minference+full");
   segments.sparse.segment_tokens = 384;
   expect_refused(segments, ErrorCode::kInvalidArgument, "segments that do not divide");
