@@ -10,16 +10,17 @@
 namespace sluice {
 namespace {
 
+// Past the first chunk a row has three queries, each for the keys of one zone. A policy that scores
+// all keys with the first one would choose by numbers that attention does not compute.
 // Errors: kUnsupported for a policy that chooses by the queries of a row's own chunk alone.
 void require_zones(const Policy& policy, int64_t chunk_tokens) {
   if (policy.knows_zones()) return;
-  fail(
-      ErrorCode::kUnsupported,
-      "sparse_policy '{}' does not choose by the queries of dual chunk attention in {} yet; take "
-      "'full', 'xattention', 'avgpool', 'minference' or 'flexprefill' for prefill and 'full', "
-      "'quest' or 'streaming' for decode, or a max_model_len of at most {} tokens, the model's "
-      "first chunk",
-      policy.name(), phase_name(policy.phase()), chunk_tokens);
+  fail(ErrorCode::kUnsupported,
+       "sparse_policy '{}' does not choose by the queries of dual chunk attention in {} yet; take "
+       "'full', 'xattention', 'avgpool', 'minference' or 'flexprefill' for prefill and 'full', "
+       "'quest' or 'streaming' for decode, or a max_model_len of at most {} tokens, the model's "
+       "first chunk",
+       policy.name(), phase_name(policy.phase()), chunk_tokens);
 }
 
 // Errors: those of require_zones; kUnsupported for the audit, which measures by a row's own
