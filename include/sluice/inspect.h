@@ -24,6 +24,7 @@ struct ModelSummary {
   std::string weight_formats;         // "bf16", or "integers of 4 bits, others bf16"
   size_t active_weight_bytes = 0;     // of num_active_parameters
   int32_t num_layers = 0;
+  int32_t num_kv_layers = 0;  // with attention; the other layers of a hybrid have states
   int32_t hidden_size = 0;
   int32_t num_q_heads = 0;
   int32_t num_kv_heads = 0;

@@ -87,6 +87,7 @@ ModelSummary summarize_model(const std::string& model_dir, KvCacheDtype kv_cache
   summary.active_weight_bytes = bytes.active;
   summary.weight_formats = describe_formats(config);
   summary.num_layers = config.num_layers();
+  summary.num_kv_layers = config.num_kv_layers();
   summary.hidden_size = config.hidden_size;
   summary.num_q_heads = config.attention().num_q_heads;
   summary.num_kv_heads = config.attention().num_kv_heads;

@@ -31,12 +31,13 @@ struct Work {
   // Operations of a prompt's prefill:
   //   2 * layer weights * tokens                          matrix products, of chosen experts
   //   2 * vocab_size * hidden_size                        logits of the last token
-  //   4 * layers * q heads * head_dim * n (n + 1) / 2     causal attention: q k^T and p v
+  //   4 * layers * q heads * head_dim * n (n + 1) / 2     causal attention: q k^T and p v, in
+  //                                                       the layers of a hybrid that have it
   double prefill_flops(double num_tokens) const {
     const auto all = static_cast<double>(model.num_active_parameters);
     const double layers = all - table_elements * (model.tied_embeddings ? 1 : 2);
     const double pairs = num_tokens * (num_tokens + 1) / 2;
-    const double attention = 4.0 * model.num_layers * model.num_q_heads * model.head_dim * pairs;
+    const double attention = 4.0 * model.num_kv_layers * model.num_q_heads * model.head_dim * pairs;
     return 2 * layers * num_tokens + 2 * table_elements + attention;
   }
 
