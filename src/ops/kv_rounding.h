@@ -6,7 +6,8 @@
 // is not finite becomes NaN as a whole.
 //
 // Used by all CPU code that interprets KV; a GPU has the same functions for its registers
-// (ops/cuda/e4m3.cuh). In an unnamed namespace, as e4m3.h. Thread rule: pure functions.
+// (ops/cuda/kv_codec.cuh, kv_rounding.cuh). In an unnamed namespace, as e4m3.h. Thread rule: pure
+// functions.
 #pragma once
 
 #include <cstdint>

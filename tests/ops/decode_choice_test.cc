@@ -51,7 +51,7 @@ TEST(DecodeChoice, AWaveTakesSomeWindowsForEachMultiprocessorButNotMany) {
 TEST(DecodeChoice, Fp8TakesWindowsOrTheGeneralKernel) {
   for (const int32_t num_tokens : {1, 2304, 8192, 1 << 20}) {
     DecodeRound round = step(1, num_tokens);
-    round.is_fp8 = true;
+    round.is_coded = true;
     EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << num_tokens;
     EXPECT_FALSE(deals_listed_windows(round, {.page_tokens = 64, .max_pages = 16}));
     round.head_dim = 80;

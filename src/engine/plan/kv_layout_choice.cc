@@ -7,7 +7,7 @@ namespace sluice {
 namespace {
 
 // Errors: kUnsupported for 8 bits where the model's answers would lose their sense, or where the
-// device has no kernels for the element or for a policy.
+// device has no kernels for a policy.
 void check_8_bits(const PlanInput& input, const KvBlockShape& block) {
   const char* asked = kv_cache_dtype_name(input.options.kv.cache_dtype);
   if (input.config.attention().qkv_bias) {
@@ -18,11 +18,6 @@ void check_8_bits(const PlanInput& input, const KvBlockShape& block) {
          asked, architecture_name(input.config.architecture));
   }
   if (input.device.kind() != DeviceKind::kCuda) return;
-  if (block.element == KvElement::kInt8) {
-    fail(ErrorCode::kUnsupported,
-         "kv_cache_dtype is 'int8', for which there are no kernels on a GPU yet; take 'fp8', or "
-         "--device cpu");
-  }
   const Policy& prefill = input.policies.prefill();
   if (prefill.rule(block).form == SelectionForm::kTileMasks) {
     fail(ErrorCode::kUnsupported,

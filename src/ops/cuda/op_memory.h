@@ -26,7 +26,7 @@ inline size_t converted_bytes(const OpNeeds& needs) {
   return needs.has_coded_weights ? kConvertedBytes : 0;
 }
 
-// KV in e4m3 becomes bf16 here before prefill reads it: one KV head of the longest sequence, and
+// KV in codes becomes bf16 here before prefill reads it: one KV head of the longest sequence, and
 // the table of its blocks, which have at least 4 KiB. Never less than this, so that the heads of
 // usual prompts are converted together.
 inline constexpr size_t kLeastKvScratchBytes = size_t{64} << 20;
@@ -35,7 +35,7 @@ constexpr size_t kv_scratch_block_bytes(size_t scratch_bytes) {
   return scratch_bytes / 1025 / 16 * 1024 * 16;
 }
 inline size_t kv_scratch_bytes(const OpNeeds& needs) {
-  if (needs.kv.element != KvElement::kE4m3) return 0;
+  if (needs.kv.element == KvElement::kBFloat16) return 0;
   const auto head_bytes =
       static_cast<size_t>(needs.max_tokens) * 2 * static_cast<size_t>(needs.kv.head_dim) * 2;
   constexpr size_t kUnit = size_t{1} << 20;

@@ -2,7 +2,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "engine/fp8/round_on_gpu.h"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/e4m3.cuh"
+#include "ops/cuda/kv_rounding.cuh"
 
 namespace sluice::testing {
 namespace {
@@ -15,9 +15,11 @@ struct RoundOnGpuCall {
   const int32_t* kv_rows;
   int32_t block_tokens;
   int32_t head_dim;
+  cuda::KvCodec codec;
 };
 
 // grid: rows, then keys and values of the KV heads in turn. A lane has 8 channels.
+template <KvElement kElement>
 __global__ void __launch_bounds__(32) round_rows(RoundOnGpuCall call) {
   const int32_t kv_row = call.kv_rows[blockIdx.x];
   if (kv_row < 0) return;
@@ -31,27 +33,30 @@ __global__ void __launch_bounds__(32) round_rows(RoundOnGpuCall call) {
   for (int step = 16; step > 0; step /= 2) {
     largest = max(largest, __shfl_xor_sync(cuda::kFullWarp, largest, step));
   }
-  const uint32_t scale = cuda::e4m3_scale_of(largest);
+  const uint32_t scale = cuda::scale_of_row<kElement>(largest);
   if (active) {
-    row[threadIdx.x] =
-        cuda::read_e4m3(cuda::round_to_e4m3(piece, scale), cuda::e4m3_factors(scale));
+    row[threadIdx.x] = cuda::turn_codes(call.codec, cuda::round_numbers<kElement>(piece, scale),
+                                        cuda::row_factors(call.codec, scale));
   }
 }
 
 }  // namespace
 
-void round_on_gpu(Stream& stream, const RopeAndWriteKvArgs& args) {
+void round_on_gpu(Stream& stream, const RopeAndWriteKvArgs& args, KvElement element) {
   const KvBlockShape& shape = args.kv.shape;
   const RoundOnGpuCall call{.base = args.kv.base,
                             .stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
                             .kv_rows = args.kv_rows.data<int32_t>(),
                             .block_tokens = shape.block_tokens,
-                            .head_dim = shape.head_dim};
+                            .head_dim = shape.head_dim,
+                            .codec = cuda::kv_codec(element)};
   const dim3 grid(static_cast<unsigned>(args.kv_rows.dim(0)),
                   static_cast<unsigned>(2 * shape.num_kv_heads));
   if (grid.x == 0) return;
+  const auto kernel =
+      element == KvElement::kInt8 ? round_rows<KvElement::kInt8> : round_rows<KvElement::kE4m3>;
   as_cuda(stream).submit("round KV",
-                         [&](cudaStream_t handle) { round_rows<<<grid, 32, 0, handle>>>(call); });
+                         [&](cudaStream_t handle) { kernel<<<grid, 32, 0, handle>>>(call); });
 }
 
 }  // namespace sluice::testing

@@ -9,8 +9,8 @@
 
 namespace sluice::testing {
 
-// Rounds the keys and values that `args` has written. REQUIRES: a stream of a CUDA device, KV in
-// bf16.
-void round_on_gpu(Stream& stream, const RopeAndWriteKvArgs& args);
+// Rounds the keys and values that `args` has written to an element of one byte. REQUIRES: a stream
+// of a CUDA device, KV in bf16.
+void round_on_gpu(Stream& stream, const RopeAndWriteKvArgs& args, KvElement element);
 
 }  // namespace sluice::testing

@@ -12,7 +12,6 @@ namespace sluice::testing {
 // Hooks all writes as long as it exists.
 class RoundedWrites {
  public:
-  // On a GPU: FP8.
   explicit RoundedWrites(KvElement element = KvElement::kE4m3);
   ~RoundedWrites();
   RoundedWrites(const RoundedWrites&) = delete;

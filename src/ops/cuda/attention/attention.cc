@@ -9,7 +9,8 @@ namespace sluice::cuda {
 // The choice depends on max_rows, and on a mask, which decode does not take; so a decode step has
 // the same bits for every batch, group and length of history.
 void CudaOps::attention(Stream& on, const AttentionArgs& args) const {
-  expect_kv_element("attention", args.kv.shape, {KvElement::kBFloat16, KvElement::kE4m3});
+  expect_kv_element("attention", args.kv.shape,
+                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
   CudaStream& stream = as_cuda(on);
   if (args.batch.max_rows == 1 && masked_in(args.selection) == nullptr) {
     decode_attention(stream, args);

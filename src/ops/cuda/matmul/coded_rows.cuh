@@ -63,10 +63,8 @@ class E4m3Rows {
     int64_t group_stride;
 
     __device__ float add(int k, const float (&x)[8], float sum) const {
-      constexpr uint32_t kExponentOfOne = 127;
       float values[8];
-      unpack(read_e4m3(*reinterpret_cast<const uint2*>(codes + k), e4m3_factors(kExponentOfOne)),
-             values);
+      unpack(read_e4m3(*reinterpret_cast<const uint2*>(codes + k)), values);
       float of_eight = 0.0f;
 #pragma unroll
       for (int i = 0; i < 8; ++i) of_eight = __fmaf_rn(x[i], values[i], of_eight);

@@ -13,8 +13,6 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr uint32_t kExponentOfOne = 127;  // of e4m3_factors
-
 // One warp per element of out: lanes take every 32nd column, then add up.
 template <typename Out>
 __global__ void __launch_bounds__(128) any_e4m3_product(SkinnyCall call, E4m3Scales scales) {
@@ -27,7 +25,7 @@ __global__ void __launch_bounds__(128) any_e4m3_product(SkinnyCall call, E4m3Sca
   float sum = 0.0f;
   for (int i = threadIdx.x % kWarpThreads; i < call.k; i += kWarpThreads) {
     const float scale = *scales.of(n, i / kGroup);
-    sum += bf16_to_float(x[i]) * read_e4m3(weight[i], e4m3_factors(kExponentOfOne)) * scale;
+    sum += bf16_to_float(x[i]) * read_e4m3(weight[i]) * scale;
   }
   sum = group_sum<kWarpThreads>(sum);
   if (call.bias != nullptr) sum += bf16_to_float(call.bias[n]);
@@ -57,7 +55,7 @@ __global__ void __launch_bounds__(256) convert_codes(const __grid_constant__ Con
       *reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(scale_of_first) + offset);
   const uint2 codes = *reinterpret_cast<const uint2*>(call.codes + offset + piece * 8);
   float values[8];
-  unpack(read_e4m3(codes, e4m3_factors(kExponentOfOne)), values);
+  unpack(read_e4m3(codes), values);
 #pragma unroll
   for (float& value : values) value *= scale;
   reinterpret_cast<Bf16x8*>(call.to)[blockIdx.y * call.num_pieces + piece] = pack(values);

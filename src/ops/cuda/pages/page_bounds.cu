@@ -7,7 +7,7 @@
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/e4m3.cuh"
+#include "ops/cuda/kv_codec.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -48,10 +48,11 @@ struct BoundsCall {
   int32_t max_pages;              // that a sequence's rows may touch
   int64_t layer_stride_bytes;     // of kv_base
   int64_t layer_stride_elements;  // of minmax
+  KvCodec codec;                  // of keys in codes
 };
 
 // A piece of 8 channels of a key, as it is loaded and as the bf16 that it stands for.
-template <bool kFp8>
+template <bool kCoded>
 struct KeyPiece {
   Bf16x8 numbers;
 
@@ -60,22 +61,22 @@ struct KeyPiece {
                                        int32_t head_dim) {
     numbers = *reinterpret_cast<const Bf16x8*>(half + (token * head_dim + element) * 2);
   }
-  __device__ __forceinline__ Bf16x8 values() const { return numbers; }
+  __device__ __forceinline__ Bf16x8 values(const KvCodec&) const { return numbers; }
 };
 template <>
 struct KeyPiece<true> {
-  uint2 numbers;
+  uint2 codes;
   uint32_t scale;
 
   __device__ __forceinline__ void load(const std::byte* half, int32_t token, int32_t element,
                                        int32_t head_dim) {
     const int32_t in_tile = token % kKvScaleTile;
     const std::byte* tile = half + (token - in_tile) * (head_dim + 1);
-    numbers = *reinterpret_cast<const uint2*>(tile + in_tile * head_dim + element);
+    codes = *reinterpret_cast<const uint2*>(tile + in_tile * head_dim + element);
     scale = static_cast<uint32_t>(tile[kKvScaleTile * head_dim + in_tile]);
   }
-  __device__ __forceinline__ Bf16x8 values() const {
-    return read_e4m3(numbers, e4m3_factors(scale));
+  __device__ __forceinline__ Bf16x8 values(const KvCodec& codec) const {
+    return turn_codes(codec, codes, row_factors(codec, scale));
   }
 };
 
@@ -85,7 +86,7 @@ constexpr int kBoundsLoads = 16;  // in flight per lane, so that a decode step w
 // of one head, 16 bytes a lane, 32 * 8 / head_dim tokens at once. After the page's last token the
 // last is read again, which changes no bound.
 // grid: pages that a sequence's rows may touch, of all sequences of all layers, x KV heads.
-template <bool kFp8>
+template <bool kCoded>
 __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall call) {
   let_next_kernel_start();
   const int32_t head = blockIdx.y;
@@ -115,8 +116,8 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   const int32_t piece = lane % pieces;
   const std::byte* keys =
       call.kv_base + layer * call.layer_stride_bytes + block * call.kv_stride_bytes +
-      static_cast<int64_t>(head) * 4 * kv_elements<kFp8>(call.block_tokens, call.head_dim) +
-      2 * kv_elements<kFp8>(offset % call.block_tokens, call.head_dim);
+      static_cast<int64_t>(head) * 4 * kv_elements<kCoded>(call.block_tokens, call.head_dim) +
+      2 * kv_elements<kCoded>(offset % call.block_tokens, call.head_dim);
   Bf16x8 low, high;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   // Lanes that are left over when head_dim does not divide 256 read nothing.
   const int32_t first_token = lane / pieces < tokens_at_once ? lane / pieces : end - begin;
   for (int32_t first = first_token; first < end - begin; first += kBoundsLoads * tokens_at_once) {
-    KeyPiece<kFp8> key[kBoundsLoads];
+    KeyPiece<kCoded> key[kBoundsLoads];
 #pragma unroll
     for (int i = 0; i < kBoundsLoads; ++i) {
       const int32_t token = min(first + i * tokens_at_once, end - begin - 1);
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
     }
 #pragma unroll
     for (int i = 0; i < kBoundsLoads; ++i) {
-      const Bf16x8 values = key[i].values();
+      const Bf16x8 values = key[i].values(call.codec);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         low.pairs[j] = smaller(low.pairs[j], values.pairs[j]);
@@ -358,6 +359,7 @@ BoundsCall make_call(const UpdateKeyBoundsArgs& args) {
           (args.batch.max_rows + 2 * args.bounds.page_tokens - 2) / args.bounds.page_tokens,
       .layer_stride_bytes = args.layer_stride_bytes,
       .layer_stride_elements = args.bounds.minmax.num_elements() / args.num_layers,
+      .codec = kv_codec(args.kv.shape.element),
   };
 }
 
@@ -386,7 +388,8 @@ ScoreCall make_call(const ScorePagesArgs& args) {
 }  // namespace
 
 void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) const {
-  expect_kv_element("update_key_bounds", args.kv.shape, {KvElement::kBFloat16, KvElement::kE4m3});
+  expect_kv_element("update_key_bounds", args.kv.shape,
+                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
   CudaStream& stream = as_cuda(on);
   const bool aligned = is_aligned(args.kv.base) && args.kv.stride_bytes % 16 == 0 &&
                        args.layer_stride_bytes % 16 == 0 && is_aligned(args.bounds.minmax.bytes());
@@ -396,8 +399,8 @@ void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) con
                   static_cast<unsigned>(call.num_kv_heads));
   if (args.batch.max_rows == 0 || grid.x == 0) return;
   stream.submit("update_key_bounds", [&](cudaStream_t) {
-    const bool is_fp8 = args.kv.shape.element == KvElement::kE4m3;
-    launch_early(stream, is_fp8 ? update_bounds<true> : update_bounds<false>,
+    const bool is_coded = args.kv.shape.element != KvElement::kBFloat16;
+    launch_early(stream, is_coded ? update_bounds<true> : update_bounds<false>,
                  {.grid = grid, .block = dim3(kWarpThreads)}, call);
   });
 }

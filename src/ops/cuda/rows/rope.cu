@@ -9,7 +9,7 @@
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/e4m3.cuh"
+#include "ops/cuda/kv_rounding.cuh"
 #include "ops/cuda/rows/norm_row.cuh"
 
 namespace sluice::cuda {
@@ -171,11 +171,11 @@ __device__ inline uint16_t* head_target(const RopeCall& call, int64_t row, int h
          (line * block_tokens + kv_row % block_tokens) * head_dim;
 }
 
-// Writes a thread's channels of a key or value to its token of a block of e4m3. All kLanes lanes
+// Writes a thread's channels of a key or value to its token of a block of codes. All kLanes lanes
 // that share a head call it; kv_row is negative where nothing is written.
-template <int kLanes>
-__device__ inline void write_e4m3(const RopeCall& call, int head, int kv_row, bool active, int part,
-                                  const Channels& channels) {
+template <int kLanes, KvElement kElement>
+__device__ inline void write_codes(const RopeCall& call, int head, int kv_row, bool active,
+                                   int part, const Channels& channels) {
   uint32_t largest = largest_magnitude(channels.high, largest_magnitude(channels.low, 0));
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step /= 2) {
@@ -184,7 +184,7 @@ __device__ inline void write_e4m3(const RopeCall& call, int head, int kv_row, bo
   const KvBlockShape& shape = call.kv.shape;
   const int kv_head = head - call.num_q_heads;
   if (!active || kv_row < 0 || kv_head < 0 || kv_head >= 2 * shape.num_kv_heads) return;
-  const uint32_t scale = e4m3_scale_of(largest);
+  const uint32_t scale = scale_of_row<kElement>(largest);
   const bool is_value = kv_head >= shape.num_kv_heads;
   const int line = is_value ? 2 * (kv_head - shape.num_kv_heads) + 1 : 2 * kv_head;
   const int token = kv_row % shape.block_tokens;
@@ -194,8 +194,9 @@ __device__ inline void write_e4m3(const RopeCall& call, int head, int kv_row, bo
       call.kv.base + kv_row / shape.block_tokens * call.kv.stride_bytes +
       (static_cast<int64_t>(line) * shape.block_tokens + token - in_tile) * (shape.head_dim + 1);
   std::byte* row = tile + in_tile * shape.head_dim + 8 * part;
-  *reinterpret_cast<uint2*>(row) = round_to_e4m3(channels.low, scale);
-  *reinterpret_cast<uint2*>(row + shape.head_dim / 2) = round_to_e4m3(channels.high, scale);
+  *reinterpret_cast<uint2*>(row) = round_numbers<kElement>(channels.low, scale);
+  *reinterpret_cast<uint2*>(row + shape.head_dim / 2) =
+      round_numbers<kElement>(channels.high, scale);
   if (part == 0) tile[kKvScaleTile * shape.head_dim + in_tile] = static_cast<std::byte>(scale);
 }
 
@@ -203,9 +204,10 @@ __device__ inline void write_e4m3(const RopeCall& call, int head, int kv_row, bo
 // lanes. Tile: one row a block, or a share of its heads with few rows; kLanes lanes hold a head, 16
 // channels each, and walk over heads with the angles and the norms' weights of their channels in
 // registers, while the next head's channels are being loaded.
-template <int kLanes, bool kFp8>
+template <int kLanes, KvElement kElement>
 __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   constexpr int kHeadsAtOnce = kRopeThreads / kLanes;
+  constexpr bool kCoded = kElement != KvElement::kBFloat16;
   const KvBlockShape& shape = call.kv.shape;
   const int64_t row = blockIdx.x;
   const int part = threadIdx.x % kLanes;
@@ -250,8 +252,8 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
     const Channels weight = select(head < call.num_q_heads, q_weight, k_weight);
     const Channels turned = rope_head<kLanes>(channels, weight, turn, call);
     if (head < num_rotated) channels = turned;
-    if constexpr (kFp8) write_e4m3<kLanes>(call, head, kv_row, active, part, channels);
-    const bool is_bf16 = head < (kFp8 ? call.num_q_heads : num_heads);
+    if constexpr (kCoded) write_codes<kLanes, kElement>(call, head, kv_row, active, part, channels);
+    const bool is_bf16 = head < (kCoded ? call.num_q_heads : num_heads);
     uint16_t* target = active && is_bf16 ? head_target(call, row, head, kv_row) : nullptr;
     if (target != nullptr) {
       *reinterpret_cast<Bf16x8*>(target + 8 * part) = channels.low;
@@ -262,7 +264,7 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
 }
 
 // A head of head_dim channels takes head_dim / 16 lanes, rounded up to a power of two.
-template <bool kFp8>
+template <KvElement kElement>
 void launch_rope(CudaStream& stream, const RopeCall& call) {
   const unsigned lanes = std::bit_ceil(static_cast<unsigned>(call.kv.shape.head_dim / 16));
   LaunchShape shape = {dim3(static_cast<unsigned>(call.num_rows)), dim3(kRopeThreads)};
@@ -275,15 +277,15 @@ void launch_rope(CudaStream& stream, const RopeCall& call) {
   }
   switch (lanes) {
     case 1:
-      return launch_early(stream, rope_rows<1, kFp8>, shape, call);
+      return launch_early(stream, rope_rows<1, kElement>, shape, call);
     case 2:
-      return launch_early(stream, rope_rows<2, kFp8>, shape, call);
+      return launch_early(stream, rope_rows<2, kElement>, shape, call);
     case 4:
-      return launch_early(stream, rope_rows<4, kFp8>, shape, call);
+      return launch_early(stream, rope_rows<4, kElement>, shape, call);
     case 8:
-      return launch_early(stream, rope_rows<8, kFp8>, shape, call);
+      return launch_early(stream, rope_rows<8, kElement>, shape, call);
     case 16:
-      return launch_early(stream, rope_rows<16, kFp8>, shape, call);
+      return launch_early(stream, rope_rows<16, kElement>, shape, call);
     default:
       SLUICE_CHECK(false, "rope_and_write_kv: head_dim {}", call.kv.shape.head_dim);
   }
@@ -311,7 +313,8 @@ void CudaOps::rope_angles(Stream& on, const RopeAnglesArgs& args) const {
 }
 
 void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) const {
-  expect_kv_element("rope_and_write_kv", args.kv.shape, {KvElement::kBFloat16, KvElement::kE4m3});
+  expect_kv_element("rope_and_write_kv", args.kv.shape,
+                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
   CudaStream& stream = as_cuda(on);
   RopeCall call{
       .qkv = reinterpret_cast<const uint16_t*>(args.qkv.bytes()),
@@ -337,8 +340,14 @@ void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) cons
   stream.submit("rope_and_write_kv", [&](cudaStream_t) {
     call.report =
         stream.report("rope_and_write_kv", "kv_rows[{}] names a token outside the view's blocks");
-    const bool is_fp8 = call.kv.shape.element == KvElement::kE4m3;
-    is_fp8 ? launch_rope<true>(stream, call) : launch_rope<false>(stream, call);
+    switch (call.kv.shape.element) {
+      case KvElement::kBFloat16:
+        return launch_rope<KvElement::kBFloat16>(stream, call);
+      case KvElement::kE4m3:
+        return launch_rope<KvElement::kE4m3>(stream, call);
+      case KvElement::kInt8:
+        return launch_rope<KvElement::kInt8>(stream, call);
+    }
   });
 }
 

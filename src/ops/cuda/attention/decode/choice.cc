@@ -17,8 +17,9 @@ bool has_windows(const DecodeRound& round) { return is_fast(round) || round.head
 // The wave takes most of the shared memory of a multiprocessor of Hopper, which other GPUs do not
 // have, and neither lists nor small windows.
 bool may_be_wave(const DecodeRound& round, const DecodeGpu& gpu) {
-  return is_fast(round) && round.is_only && !round.has_lists && !round.is_fp8 && !round.has_zones &&
-         gpu.shared_bytes >= kWaveSharedBytes && round.window_tokens == kMaxWindowTokens;
+  return is_fast(round) && round.is_only && !round.has_lists && !round.is_coded &&
+         !round.has_zones && gpu.shared_bytes >= kWaveSharedBytes &&
+         round.window_tokens == kMaxWindowTokens;
 }
 
 int64_t windows_of_all_heads(const DecodeRound& round) {
@@ -52,7 +53,7 @@ DecodeChoice choose_decode_kernel(const DecodeRound& round, const DecodeGpu& gpu
 
 bool deals_listed_windows(const DecodeRound& call, const DecodeLists& lists) {
   if (lists.page_tokens == 0 || !lists.is_whole || !is_fast(call)) return false;
-  if (call.is_fp8 || call.group > 8) return false;
+  if (call.is_coded || call.group > 8) return false;
   if (call.window_tokens != kMaxWindowTokens) return false;
   if (kMaxWindowTokens % lists.page_tokens != 0) return false;
   const int64_t listed_tokens = int64_t{lists.max_pages} * lists.page_tokens;

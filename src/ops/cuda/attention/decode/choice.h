@@ -43,7 +43,7 @@ struct DecodeRound {
   bool is_only = true;        // no other round of these sequences
   bool has_lists = false;     // of pages
   bool deals_listed = false;  // deals_listed_windows says so
-  bool is_fp8 = false;        // KV in e4m3, which kWindows and kGeneral alone read
+  bool is_coded = false;      // KV in codes, which kWindows and kGeneral alone read
   bool has_zones = false;     // queries differ by zones of keys, which kWave does not know
 };
 

@@ -65,7 +65,8 @@ DecodeParams make_params(const AttentionArgs& args) {
       .window_shift = std::countr_zero(static_cast<uint32_t>(window_tokens)),
       .windows_per_block = block_tokens / window_tokens,
       .scale = args.scale,
-      .is_fp8 = shape.element == KvElement::kE4m3,
+      .is_coded = shape.element != KvElement::kBFloat16,
+      .codec = kv_codec(shape.element),
   };
   if (gathered == nullptr) {
     params.block_table = args.block_table.data<int32_t>();
@@ -203,7 +204,7 @@ class Rounds {
             .is_only = is_only_round,
             .has_lists = params_.page_ids != nullptr,
             .deals_listed = params_.num_found != nullptr,
-            .is_fp8 = params_.is_fp8,
+            .is_coded = params_.is_coded,
             .has_zones = params_.chunk_tokens > 0};
   }
 

@@ -31,26 +31,28 @@ __device__ inline void load_channels(const uint16_t* row, int32_t head_dim, int3
 }
 
 // The same of token `token` of a tile of keys or values.
-template <bool kFp8>
-__device__ inline void load_token(const uint16_t* tile, int32_t token, int32_t head_dim,
+template <bool kCoded>
+__device__ inline void load_token(const DecodeParams& p, const uint16_t* tile, int32_t token,
                                   int32_t lane, float (&values)[kMaxChannels]) {
-  if constexpr (!kFp8) return load_channels(tile + token * head_dim, head_dim, lane, values);
+  const int32_t head_dim = p.head_dim;
+  if constexpr (!kCoded) return load_channels(tile + token * head_dim, head_dim, lane, values);
   const auto* rows = reinterpret_cast<const uint8_t*>(tile);
-  const uint32_t factors = e4m3_factors(rows[kTileTokens * head_dim + token]);
+  const uint32_t factors = row_factors(p.codec, rows[kTileTokens * head_dim + token]);
 #pragma unroll
   for (int i = 0; i < kMaxChannels; ++i) {
     const int32_t channel = lane + i * kWarpThreads;
-    values[i] = channel < head_dim ? read_e4m3(rows[token * head_dim + channel], factors) : 0.0f;
+    values[i] =
+        channel < head_dim ? turn_code(p.codec, rows[token * head_dim + channel], factors) : 0.0f;
   }
 }
 
 // One token: score = scale * q.k, then max, sum and acc are updated.
-template <bool kFp8>
+template <bool kCoded>
 __device__ inline void visit(const uint16_t* keys, const uint16_t* values, int32_t token,
                              const DecodeParams& p, const float (&q)[kMaxChannels], int32_t lane,
                              Partial& partial) {
   float channels[kMaxChannels];
-  load_token<kFp8>(keys, token, p.head_dim, lane, channels);
+  load_token<kCoded>(p, keys, token, lane, channels);
   float dot = 0.0f;
 #pragma unroll
   for (int i = 0; i < kMaxChannels; ++i) dot = __fmaf_rn(q[i], channels[i], dot);
@@ -59,7 +61,7 @@ __device__ inline void visit(const uint16_t* keys, const uint16_t* values, int32
   const float reference = reference_of(max);
   const float keep = exp_of_difference(partial.max, reference);
   const float weight = exp_of_difference(score, reference);
-  load_token<kFp8>(values, token, p.head_dim, lane, channels);
+  load_token<kCoded>(p, values, token, lane, channels);
 #pragma unroll
   for (int i = 0; i < kMaxChannels; ++i) {
     partial.acc[i] = __fmaf_rn(channels[i], weight, __fmul_rn(partial.acc[i], keep));
@@ -69,7 +71,7 @@ __device__ inline void visit(const uint16_t* keys, const uint16_t* values, int32
 }
 
 // grid: windows of the round x query heads x sequences of the round.
-template <bool kListed, bool kFp8>
+template <bool kListed, bool kCoded>
 __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const DecodeParams p) {
   let_next_kernel_start();
   const int32_t lane = threadIdx.x;
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   wait_for_earlier_work();
   if (window_index >= row.num_windows) return;
   const DecodeWindow window =
-      make_window<kListed, kFp8>(p, row, seq, kv_head, window_index, block, lane);
+      make_window<kListed, kCoded>(p, row, seq, kv_head, window_index, block, lane);
   const int64_t index = partial_index(p, blockIdx.z, head, blockIdx.x);
   float q[kMaxChannels];
   const uint16_t* queries = queries_of_window(p, row, window.begin);
@@ -93,11 +95,11 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   if (window.resumes) partial = reinterpret_cast<const Partial*>(p.resumed_windows)[lane_index];
   for (uint32_t tiles = window.tiles; tiles != 0; tiles &= tiles - 1) {
     const int32_t tile = __ffs(tiles) - 1;
-    const uint16_t* keys = tile_keys<kListed, kFp8>(p, window, kv_head, p.head_dim, tile);
-    const uint16_t* values = keys + offset_of_values<kFp8>(p, p.head_dim);
+    const uint16_t* keys = tile_keys<kListed, kCoded>(p, window, kv_head, p.head_dim, tile);
+    const uint16_t* values = keys + offset_of_values<kCoded>(p, p.head_dim);
     const int32_t num_tokens = min(kTileTokens, row.kv_end - window.begin - tile * kTileTokens);
     for (int32_t token = 0; token < num_tokens; ++token) {
-      visit<kFp8>(keys, values, token, p, q, lane, partial);
+      visit<kCoded>(keys, values, token, p, q, lane, partial);
     }
   }
   // The window continues in the next part of a gathered list: its registers are kept, and the fold
@@ -115,20 +117,21 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   }
 }
 
-template <bool kFp8>
+template <bool kCoded>
 void launch_general(CudaStream& stream, const DecodeParams& p) {
   const dim3 grid(static_cast<unsigned>(p.num_windows), static_cast<unsigned>(p.num_q_heads),
                   static_cast<unsigned>(p.num_seqs));
   const bool is_listed = p.page_ids != nullptr;
-  launch_early(stream,
-               is_listed ? decode_windows_general<true, kFp8> : decode_windows_general<false, kFp8>,
-               {.grid = grid, .block = dim3(kWarpThreads)}, p);
+  launch_early(
+      stream,
+      is_listed ? decode_windows_general<true, kCoded> : decode_windows_general<false, kCoded>,
+      {.grid = grid, .block = dim3(kWarpThreads)}, p);
 }
 
 }  // namespace
 
 void launch_decode_windows_general(CudaStream& stream, const DecodeParams& p) {
-  p.is_fp8 ? launch_general<true>(stream, p) : launch_general<false>(stream, p);
+  p.is_coded ? launch_general<true>(stream, p) : launch_general<false>(stream, p);
 }
 
 }  // namespace sluice::cuda

@@ -8,6 +8,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "ops/cuda/kv_codec.h"
+
 namespace sluice::cuda {
 
 // Where a carried state lies; null acc: nowhere.
@@ -87,7 +89,8 @@ struct DecodeParams {
   int32_t first_window = 0;
   int32_t num_windows = 0;
   float scale = 0.0f;
-  bool is_fp8 = false;  // keys and values in e4m3, else in bf16
+  bool is_coded = false;  // keys and values in codes of a byte, else in bf16
+  KvCodec codec;          // of them
 };
 
 }  // namespace sluice::cuda

@@ -12,7 +12,7 @@
 // column of pieces are in different banks.
 #pragma once
 
-#include "ops/cuda/attention/decode/strip_e4m3.cuh"
+#include "ops/cuda/attention/decode/strip_codes.cuh"
 #include "ops/cuda/attention/decode/strip_parts.cuh"
 #include "ops/cuda/shared_copy.cuh"
 
@@ -66,7 +66,7 @@ __device__ __forceinline__ Strip make_strip(const DecodeParams& p, const DecodeW
     const int32_t tile = index * kTiles + i;
     const bool is_present = !C::kListed || (window.tiles >> tile & 1u) != 0;
     strip.visible[i] = is_present ? max(min(left - i * kTileTokens, kTileTokens), 0) : 0;
-    strip.keys[i] = tile_keys<C::kListed, C::kFp8>(p, window, kv_head, C::kHeadDim, tile);
+    strip.keys[i] = tile_keys<C::kListed, C::kCoded>(p, window, kv_head, C::kHeadDim, tile);
   }
   return strip;
 }
@@ -93,8 +93,8 @@ __device__ __forceinline__ void copy_rows(const uint16_t* source, int32_t visibl
 template <typename C>
 __device__ __forceinline__ void copy_tile(const uint16_t* source, int32_t visible, int32_t lane,
                                           Tile<C>& tile) {
-  if constexpr (C::kFp8) {
-    copy_e4m3<C>(source, visible, lane, tile);
+  if constexpr (C::kCoded) {
+    copy_codes<C>(source, visible, lane, tile);
   } else {
     copy_rows<C, kTileTokens>(source, visible, lane, tile);
   }
@@ -318,7 +318,7 @@ __device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip
                                               Partial<C>& partial) {
   wait_for_copies_but<1>();
   __syncwarp();
-  if constexpr (C::kFp8) turn_tiles<C>(strip, lane, buffers.keys);
+  if constexpr (C::kCoded) turn_tiles<C>(p.codec, strip, lane, buffers.keys);
   Queries<C> queries;
   load_queries(buffers.queries, lane, queries);
   Scores<C> scores;
@@ -326,7 +326,7 @@ __device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip
   begin(resumed_strip, C::kListed && resumes, partial);
   wait_for_copies_but<0>();
   __syncwarp();
-  if constexpr (C::kFp8) turn_tiles<C>(strip, lane, buffers.values);
+  if constexpr (C::kCoded) turn_tiles<C>(p.codec, strip, lane, buffers.values);
   attend_strip(strip, lane, buffers, scores, partial);
 }
 

@@ -13,13 +13,13 @@ inline constexpr int kHalfTokens = kMaxWindowTokens / 2;  // what a block comput
 inline constexpr int kMaxWarps = kHalfTokens / kStripTokens;
 inline constexpr int kHalfTiles = kHalfTokens / kTileTokens;
 
-// kHeadTiles * 8 query heads per block; with page lists or without; KV in e4m3 or in bf16.
-template <int kHeadDimValue, int kHeadTilesValue, bool kListedValue, bool kFp8Value = false>
+// kHeadTiles * 8 query heads per block; with page lists or without; KV in codes or in bf16.
+template <int kHeadDimValue, int kHeadTilesValue, bool kListedValue, bool kCodedValue = false>
 struct Config {
   static constexpr int kHeadDim = kHeadDimValue;
   static constexpr int kHeadTiles = kHeadTilesValue;
   static constexpr bool kListed = kListedValue;
-  static constexpr bool kFp8 = kFp8Value;
+  static constexpr bool kCoded = kCodedValue;
   // Heads so wide that keys and values take turns in the same memory (strip_wide.cuh).
   static constexpr bool kIsWide = kHeadDim > 128;
   static constexpr int kHeads = kHeadTiles * kHeadsPerTile;

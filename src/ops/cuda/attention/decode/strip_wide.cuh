@@ -57,8 +57,8 @@ __device__ __forceinline__ void score_wide(const DecodeParams& p, const Strip& s
     wait_for_copies_but<kTiles - 1>();
     __syncwarp();
     if (strip.visible[i] > 0) {
-      if constexpr (C::kFp8) {
-        turn_tile<C>(strip.visible[i], lane, buffers.tiles[i]);
+      if constexpr (C::kCoded) {
+        turn_tile<C>(p.codec, strip.visible[i], lane, buffers.tiles[i]);
         __syncwarp();
       }
       multiply_keys<C>(i, buffers.tiles[i], queries, strip.visible[i], p.scale, lane, scores);
@@ -71,12 +71,12 @@ __device__ __forceinline__ void score_wide(const DecodeParams& p, const Strip& s
 
 // Softmax and P V of tile `i`, whose values have arrived.
 template <typename C>
-__device__ __forceinline__ void attend_wide(int i, const Strip& strip, int32_t lane,
-                                            WarpBuffers<C>& buffers, Scores<C>& scores,
-                                            Partial<C>& partial) {
+__device__ __forceinline__ void attend_wide(int i, const DecodeParams& p, const Strip& strip,
+                                            int32_t lane, WarpBuffers<C>& buffers,
+                                            Scores<C>& scores, Partial<C>& partial) {
   if (strip.visible[i] == 0) return;
-  if constexpr (C::kFp8) {
-    turn_tile<C>(strip.visible[i], lane, buffers.tiles[i]);
+  if constexpr (C::kCoded) {
+    turn_tile<C>(p.codec, strip.visible[i], lane, buffers.tiles[i]);
     __syncwarp();
   }
   if (!C::kListed && i == 0) {
@@ -105,10 +105,10 @@ __device__ __forceinline__ void compute_wide_strip(const DecodeParams& p, const 
   static_assert(kTiles == 2, "a wait for each tile");
   wait_for_copies_but<1>();
   __syncwarp();
-  attend_wide<C>(0, strip, lane, buffers, scores, partial);
+  attend_wide<C>(0, p, strip, lane, buffers, scores, partial);
   wait_for_copies_but<0>();
   __syncwarp();
-  attend_wide<C>(1, strip, lane, buffers, scores, partial);
+  attend_wide<C>(1, p, strip, lane, buffers, scores, partial);
 }
 
 }  // namespace sluice::cuda::decode

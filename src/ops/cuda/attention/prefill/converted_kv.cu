@@ -1,12 +1,12 @@
-// Converts blocks of e4m3 to bf16. Bound: bytes, 129 read and 256 written for each key and value of
-// 128 channels. A CTA takes the keys or the values of one block and KV head; a thread 16 channels
-// of a row at a time.
+// Converts blocks of codes to bf16. Bound: bytes, 129 read and 256 written for each key and value
+// of 128 channels. A CTA takes the keys or the values of one block and KV head; a thread 16
+// channels of a row at a time.
 #include <algorithm>
 
 #include "device/cuda/cuda_check.h"
 #include "ops/cuda/attention/prefill/converted_kv.h"
 #include "ops/cuda/attention/run.h"
-#include "ops/cuda/e4m3.cuh"
+#include "ops/cuda/kv_codec.cuh"
 #include "ops/cuda/op_memory.h"
 
 namespace sluice::cuda {
@@ -29,6 +29,7 @@ struct ConvertCall {
   int32_t first_head = 0;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
+  KvCodec codec;
 };
 
 // grid: (blocks of all sequences, planes of the part: keys and values of each head). Blocks past
@@ -58,14 +59,14 @@ __global__ void __launch_bounds__(kThreads)
     // 16 rows, then their scales.
     const std::byte* group = from + row / kKvScaleTile * kKvScaleTile * token_bytes;
     const int32_t in_group = row % kKvScaleTile;
-    const uint4 numbers =
+    const uint4 codes =
         *reinterpret_cast<const uint4*>(group + in_group * call.head_dim + piece * kPieceChannels);
-    const uint32_t factors =
-        e4m3_factors(static_cast<uint32_t>(group[kKvScaleTile * call.head_dim + in_group]));
+    const uint32_t factors = row_factors(
+        call.codec, static_cast<uint32_t>(group[kKvScaleTile * call.head_dim + in_group]));
     auto* line =
         reinterpret_cast<Bf16x8*>(to + (int64_t{row} * call.head_dim + piece * kPieceChannels) * 2);
-    line[0] = read_e4m3(uint2{numbers.x, numbers.y}, factors);
-    line[1] = read_e4m3(uint2{numbers.z, numbers.w}, factors);
+    line[0] = turn_codes(call.codec, uint2{codes.x, codes.y}, factors);
+    line[1] = turn_codes(call.codec, uint2{codes.z, codes.w}, factors);
   }
 }
 
@@ -125,6 +126,7 @@ ConvertedKv convert_kv(cudaStream_t handle, const AttentionArgs& args, const Cal
       .first_head = part.first_head,
       .head_dim = shape.head_dim,
       .block_tokens = shape.block_tokens,
+      .codec = kv_codec(args.kv.shape.element),
   };
   const dim3 grid(static_cast<unsigned>(num_blocks), static_cast<unsigned>(2 * part.num_heads));
   convert_kv_kernel<<<grid, kThreads, 0, handle>>>(call);

@@ -1,8 +1,8 @@
-// KV in e4m3 as bf16 blocks in scratch memory, for prefill kernels that read bf16.
+// KV in codes as bf16 blocks in scratch memory, for prefill kernels that read bf16.
 //
-// Prefill reads every key and value once for each tile of rows, and turning a tile of e4m3 into
+// Prefill reads every key and value once for each tile of rows, and turning a tile of codes into
 // bf16 takes longer than its products; so with many rows all of it is turned once before, for as
-// many KV heads and sequences at a time as the scratch holds. e4m3 times a power of two is exactly
+// many KV heads and sequences at a time as the scratch holds. What they stand for is exactly
 // a bf16, so nothing is rounded. Used by attention/prefill/prefill.cc. Thread rule: the thread that
 // enqueues on the stream, inside `submit`.
 #pragma once

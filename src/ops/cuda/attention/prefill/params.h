@@ -9,6 +9,8 @@
 
 #include <vector_types.h>
 
+#include "ops/cuda/kv_codec.h"
+
 namespace sluice::cuda {
 
 // Rows are packed: packed row r of a KV head is query row r / group and query head
@@ -44,7 +46,8 @@ struct PrefillParams {
   float scale = 0.0f;
   bool first = true;
   bool last = true;
-  bool is_fp8 = false;  // keys and values in e4m3, else in bf16
+  bool is_coded = false;  // keys and values in codes of a byte, else in bf16
+  KvCodec codec;          // of them
 
   // Split tiles, on Hopper: the last `num_split` in launch order are each computed in two parts by
   // two CTAs, one at the beginning of the launch and one at its end (sm90_items.cuh).

@@ -83,7 +83,8 @@ PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) 
       .scale = args.scale,
       .first = args.first,
       .last = args.last,
-      .is_fp8 = args.kv.shape.element == KvElement::kE4m3,
+      .is_coded = args.kv.shape.element != KvElement::kBFloat16,
+      .codec = kv_codec(args.kv.shape.element),
   };
 }
 
@@ -213,14 +214,14 @@ void launch_hopper(const Call& call, const KvBlocksView& kv, PrefillParams param
                    const PrefillSelection& selection, const KvBlocksView* columns) {
   count_tiles(call.args, sm90::kRowsPerTile, params);
   params.tiles_per_cta = tiles_per_cta(params, call.gpu);
-  const bool is_whole_kernel = params.is_fp8 && params.chunk_tokens > 0;  // has no parts
+  const bool is_whole_kernel = params.is_coded && params.chunk_tokens > 0;  // has no parts
   if (selection.is_everything() && !is_whole_kernel) {
     const LaunchTiles launch{params.num_tiles, params.tiles_per_cta, call.gpu.multiProcessorCount};
     split_tiles(attention_scratch(call.stream), choose_split(call.args, launch), params);
   }
-  // e4m3 needs no tensor map: its tiles are copied as neighbouring bytes.
-  if (params.is_fp8) {
-    check_cuda(sm90::launch_prefill_e4m3(call.handle, params), "launch of prefill attention");
+  // Codes need no tensor map: their tiles are copied as neighbouring bytes.
+  if (params.is_coded) {
+    check_cuda(sm90::launch_prefill_codes(call.handle, params), "launch of prefill attention");
     return;
   }
   const CUtensorMap map = make_kv_tensor_map(kv, call.tile_tokens);
@@ -258,7 +259,7 @@ PrefillParams params_of(const Call& call, PrefillParams params, const CallPart& 
   params.num_seqs = part.num_seqs;
   params.num_kv_heads = part.num_heads;
   params.heads_together = heads_together(call.args, converted.kv.shape, call.gpu.l2CacheSize);
-  params.is_fp8 = false;
+  params.is_coded = false;
   return params;
 }
 
@@ -294,7 +295,7 @@ KvBlocksView columns_of(KvBlocksView columns, const CallPart& part) {
   return columns;
 }
 
-// Converts KV in e4m3 part by part, and attends each part as bf16. `part` is the first one.
+// Converts KV in codes part by part, and attends each part as bf16. `part` is the first one.
 void attend_converted(const Call& call, const PrefillParams& params, const CallSelection& values,
                       CallPart part, const KvScratch& scratch) {
   const int32_t num_seqs = params.num_seqs;
@@ -323,7 +324,7 @@ bool has_rows_to_convert(const AttentionArgs& args, const PrefillParams& params)
 void attend(const Call& call, const PrefillParams& params, const CallSelection& values) {
   const PrefillSelection selection = values.pointers();
   int32_t tile_tokens = call.tile_tokens;
-  if (tile_tokens > 0 && params.is_fp8) {
+  if (tile_tokens > 0 && params.is_coded) {
     // The kernel that turns tiles has no selections and no heads of 256.
     const bool turns_tiles = selection.is_everything() && params.head_dim <= 128;
     if (!turns_tiles || has_rows_to_convert(call.args, params)) {

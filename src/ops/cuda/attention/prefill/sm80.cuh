@@ -342,10 +342,10 @@ cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const PrefillSel
 }
 
 // Zones take everything, or a mask, with columns or without.
-template <int kChannels, int kTileTokens, bool kFp8>
+template <int kChannels, int kTileTokens, bool kCoded>
 cudaError_t launch_zones(cudaStream_t stream, const PrefillParams& p,
                          const PrefillSelection& selection) {
-  using C = Config<kChannels, kTileTokens, kFp8, true>;
+  using C = Config<kChannels, kTileTokens, kCoded, true>;
   if (selection.columns != nullptr) {
     return launch_kernel<C>(stream, prefill_columns_kernel<C>, p, *selection.mask,
                             *selection.columns);
@@ -361,11 +361,11 @@ template <int kChannels, int kTileTokens>
 cudaError_t launch_element(cudaStream_t stream, const PrefillParams& p,
                            const PrefillSelection& selection) {
   if (p.chunk_tokens > 0) {
-    return p.is_fp8 ? launch_zones<kChannels, kTileTokens, true>(stream, p, selection)
-                    : launch_zones<kChannels, kTileTokens, false>(stream, p, selection);
+    return p.is_coded ? launch_zones<kChannels, kTileTokens, true>(stream, p, selection)
+                      : launch_zones<kChannels, kTileTokens, false>(stream, p, selection);
   }
-  return p.is_fp8 ? launch<Config<kChannels, kTileTokens, true>>(stream, p, selection)
-                  : launch<Config<kChannels, kTileTokens, false>>(stream, p, selection);
+  return p.is_coded ? launch<Config<kChannels, kTileTokens, true>>(stream, p, selection)
+                    : launch<Config<kChannels, kTileTokens, false>>(stream, p, selection);
 }
 
 }  // namespace sluice::cuda::sm80

@@ -6,20 +6,20 @@
 
 #include "ops/cuda/attention/fragment.cuh"
 #include "ops/cuda/attention/prefill/sm80.h"
-#include "ops/cuda/e4m3.cuh"
+#include "ops/cuda/kv_codec.cuh"
 #include "ops/cuda/shared_copy.cuh"
 
 namespace sluice::cuda::sm80 {
 
 // kChannels: head_dim rounded up; the channels from head_dim on are zeros in shared memory.
-// kFp8: K and V in e4m3, which are copied by way of registers. kZones: queries differ by zones of
-// keys.
-template <int kChannelsValue, int kTileTokensValue, bool kFp8Value, bool kZonesValue = false>
+// kCoded: K and V in codes, which are copied by way of registers. kZones: queries differ by zones
+// of keys.
+template <int kChannelsValue, int kTileTokensValue, bool kCodedValue, bool kZonesValue = false>
 struct Config {
   static constexpr bool kZones = kZonesValue;
   static constexpr int kChannels = kChannelsValue;
   static constexpr int kTileTokens = kTileTokensValue;
-  static constexpr bool kFp8 = kFp8Value;
+  static constexpr bool kCoded = kCodedValue;
   static constexpr int kNumRows = kRowsPerTile;
   static constexpr int kNumThreads = kNumRows / 16 * 32;
   // 16 bytes after each row put the 8 rows that an ldmatrix reads at once into different banks.
@@ -96,7 +96,7 @@ __device__ __forceinline__ void copy_tokens(const PrefillParams& p, const uint16
   }
 }
 
-// The same of tokens in e4m3, which lie in tiles of 16 rows and their scales, as bf16. Not
+// The same of tokens in codes, which lie in tiles of 16 rows and their scales, as bf16. Not
 // asynchronous: loads are in flight together, but the copy ends with them.
 template <typename C>
 __device__ __forceinline__ void turn_tokens(const PrefillParams& p, const std::byte* from,
@@ -109,15 +109,15 @@ __device__ __forceinline__ void turn_tokens(const PrefillParams& p, const std::b
     const int channel = i % kChunks * 16;
     const bool present = begin + token < end && channel < p.head_dim;
     const std::byte* tile = from + token / 16 * 16 * (p.head_dim + 1);
-    uint4 numbers = {};
+    uint4 codes = {};
     uint32_t factors = 0;
     if (present) {
-      numbers = *reinterpret_cast<const uint4*>(tile + token % 16 * p.head_dim + channel);
-      factors = e4m3_factors(static_cast<uint32_t>(tile[16 * p.head_dim + token % 16]));
+      codes = *reinterpret_cast<const uint4*>(tile + token % 16 * p.head_dim + channel);
+      factors = row_factors(p.codec, static_cast<uint32_t>(tile[16 * p.head_dim + token % 16]));
     }
     auto* row = reinterpret_cast<Bf16x8*>(&to[token][channel]);
-    row[0] = read_e4m3(uint2{numbers.x, numbers.y}, factors);
-    row[1] = read_e4m3(uint2{numbers.z, numbers.w}, factors);
+    row[0] = turn_codes(p.codec, uint2{codes.x, codes.y}, factors);
+    row[1] = turn_codes(p.codec, uint2{codes.z, codes.w}, factors);
   }
 }
 
@@ -132,7 +132,7 @@ __device__ __forceinline__ void copy_tile(const PrefillParams& p, const PrefillT
   const std::byte* base = p.kv_base + block * p.kv_stride_bytes;
   const int64_t token =
       static_cast<int64_t>(2 * tile.kv_head + plane) * p.block_tokens + offset % p.block_tokens;
-  if constexpr (C::kFp8) {
+  if constexpr (C::kCoded) {
     turn_tokens<C>(p, base + token * (p.head_dim + 1), begin, tile.kv_end, to);
   } else {
     const auto* from = reinterpret_cast<const uint16_t*>(base) + token * p.head_dim;

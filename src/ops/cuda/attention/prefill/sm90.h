@@ -31,9 +31,9 @@ cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p,
                            const PrefillSelection& selection, const CUtensorMap& kv_map,
                            const CUtensorMap* column_map);
 
-// The same for KV in e4m3 with head_dim 64 or 128, where everything is attended (`selection` would
+// The same for KV in codes with head_dim 64 or 128, where everything is attended (`selection` would
 // be empty).
-cudaError_t launch_prefill_e4m3(cudaStream_t stream, const PrefillParams& p);
+cudaError_t launch_prefill_codes(cudaStream_t stream, const PrefillParams& p);
 
 // One head_dim each; launch_prefill chooses.
 cudaError_t launch_prefill_d64(cudaStream_t stream, const PrefillParams& p,

@@ -11,7 +11,7 @@ cudaError_t launch_prefill(cudaStream_t, const PrefillParams&, const PrefillSele
   return cudaErrorNoKernelImageForDevice;
 }
 
-cudaError_t launch_prefill_e4m3(cudaStream_t, const PrefillParams&) {
+cudaError_t launch_prefill_codes(cudaStream_t, const PrefillParams&) {
   return cudaErrorNoKernelImageForDevice;
 }
 

@@ -1,5 +1,6 @@
-// Prefill attention for Hopper over KV in e4m3: the kernel of attention/prefill/sm90.cuh, whose
-// producer is a whole warpgroup that turns each tile into bf16 on its way to a stage.
+// Prefill attention for Hopper over KV in codes of one byte: the kernel of
+// attention/prefill/sm90.cuh, whose producer is a whole warpgroup that turns each tile into bf16 on
+// its way to a stage.
 //
 // One thread brings a tile of keys, and one of values, as they lie in memory (numbers and scales
 // side by side) through the copy engine, one tile ahead; 128 threads read it, write what it stands
@@ -10,13 +11,13 @@
 #pragma once
 
 #include "ops/cuda/attention/prefill/sm90.cuh"
-#include "ops/cuda/e4m3.cuh"
+#include "ops/cuda/kv_codec.cuh"
 
 namespace sluice::cuda::sm90 {
 
 // 232 * 256 + 40 * 128 are 63 K of the 64 K registers.
 template <int kHeadDim, int kTileTokens, bool kZones>
-struct E4m3Config : Config<kHeadDim, kTileTokens, kZones> {
+struct CodesConfig : Config<kHeadDim, kTileTokens, kZones> {
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
   static constexpr int kTokenBytes = kHeadDim + 1;
@@ -25,7 +26,7 @@ struct E4m3Config : Config<kHeadDim, kTileTokens, kZones> {
 
 // At head_dim 128 and tiles of 128 tokens this is all the shared memory that a CTA can have.
 template <typename C>
-struct alignas(1024) E4m3Shared {
+struct alignas(1024) CodesShared {
   Shared<C> tiles;
   std::byte raw[2][C::kRawBytes];  // keys and values as they lie
   uint64_t raw_full[2];
@@ -35,7 +36,7 @@ inline constexpr int kRawBarrier = 5;  // a named barrier of the producer's thre
 
 // Asks the copy engine for a tile of keys (plane 0) or values (plane 1). One thread calls it.
 template <typename C>
-__device__ __forceinline__ void bring_raw(const PrefillParams& p, E4m3Shared<C>& shared,
+__device__ __forceinline__ void bring_raw(const PrefillParams& p, CodesShared<C>& shared,
                                           int kv_head, int plane, int token, int block) {
   const int64_t line = static_cast<int64_t>(2 * kv_head + plane) * p.block_tokens + token;
   const std::byte* from = p.kv_base + block * p.kv_stride_bytes + line * C::kTokenBytes;
@@ -46,7 +47,8 @@ __device__ __forceinline__ void bring_raw(const PrefillParams& p, E4m3Shared<C>&
 
 // Writes what a tile stands for, in panels of 64 channels with the swizzle of the copy engine.
 template <typename C>
-__device__ __forceinline__ void turn_tile(const std::byte* raw, std::byte* to) {
+__device__ __forceinline__ void turn_tile(const KvCodec& codec, const std::byte* raw,
+                                          std::byte* to) {
   constexpr int kPieces = C::kHeadDim / 16;  // of 16 numbers, of a row
 #pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x); i < C::kTileTokens * kPieces; i += 128) {
@@ -54,23 +56,24 @@ __device__ __forceinline__ void turn_tile(const std::byte* raw, std::byte* to) {
     const int piece = i % kPieces;
     // 16 rows, then their scales.
     const std::byte* group = raw + row / 16 * 16 * C::kTokenBytes;
-    const uint4 numbers =
+    const uint4 codes =
         *reinterpret_cast<const uint4*>(group + row % 16 * C::kHeadDim + piece * 16);
     const uint32_t factors =
-        e4m3_factors(static_cast<uint32_t>(group[16 * C::kHeadDim + row % 16]));
+        row_factors(codec, static_cast<uint32_t>(group[16 * C::kHeadDim + row % 16]));
     std::byte* line = to + piece / 4 * C::kPanelBytes + row * kSwizzleRowBytes;
     const int chunk = piece % 4 * 2;  // of 8 channels
     *reinterpret_cast<Bf16x8*>(line + (chunk ^ row % 8) * 16) =
-        read_e4m3(uint2{numbers.x, numbers.y}, factors);
+        turn_codes(codec, uint2{codes.x, codes.y}, factors);
     *reinterpret_cast<Bf16x8*>(line + ((chunk + 1) ^ row % 8) * 16) =
-        read_e4m3(uint2{numbers.z, numbers.w}, factors);
+        turn_codes(codec, uint2{codes.z, codes.w}, factors);
   }
 }
 
 // Turns the CTA's `step`-th tile of one plane into its stage. All threads of the producer call it;
 // afterwards the raw tile may be overwritten.
 template <typename C>
-__device__ __forceinline__ void fill_stage(E4m3Shared<C>& shared, int step, int plane) {
+__device__ __forceinline__ void fill_stage(const PrefillParams& p, CodesShared<C>& shared, int step,
+                                           int plane) {
   const Stage<C> stage(step);
   Shared<C>& tiles = shared.tiles;
   uint64_t* full = plane == 0 ? tiles.k_full : tiles.v_full;
@@ -78,7 +81,8 @@ __device__ __forceinline__ void fill_stage(E4m3Shared<C>& shared, int step, int 
   barrier_wait(shared_address(&shared.raw_full[plane]), step & 1);
   // The first round finds every stage empty: the phase before the first has parity 1.
   barrier_wait(shared_address(&empty[stage.index]), stage.parity ^ 1);
-  turn_tile<C>(shared.raw[plane], plane == 0 ? tiles.k[stage.index] : tiles.v[stage.index]);
+  turn_tile<C>(p.codec, shared.raw[plane],
+               plane == 0 ? tiles.k[stage.index] : tiles.v[stage.index]);
   shared_write_fence();
   barrier_arrive(shared_address(&full[stage.index]));
   named_barrier_sync(kRawBarrier, 128);
@@ -87,7 +91,7 @@ __device__ __forceinline__ void fill_stage(E4m3Shared<C>& shared, int step, int 
 // Fills stages with the KV tiles of one tile of rows; the first is the CTA's `step`-th.
 template <typename C, bool kSplits>
 __device__ __forceinline__ void produce_turned(const PrefillParams& p, const Item& tile,
-                                               E4m3Shared<C>& shared, int num_kv_tiles, int step) {
+                                               CodesShared<C>& shared, int num_kv_tiles, int step) {
   const int32_t* table = p.block_table + static_cast<int64_t>(tile.seq) * p.max_blocks;
   const int tiles_per_block = p.block_tokens / C::kTileTokens;
   const int first_block = kSplits ? tile.first_block : 0;
@@ -101,7 +105,7 @@ __device__ __forceinline__ void produce_turned(const PrefillParams& p, const Ite
   for (int i = 0; i < num_kv_tiles; ++i) {
 #pragma unroll 1
     for (int plane = 0; plane < 2; ++plane) {
-      fill_stage<C>(shared, step + i, plane);
+      fill_stage<C>(p, shared, step + i, plane);
       bring(i + 1, plane);
     }
   }
@@ -109,7 +113,7 @@ __device__ __forceinline__ void produce_turned(const PrefillParams& p, const Ite
 
 // Fills stages for all items of the CTA, in the order in which the consumers attend them.
 template <typename C, bool kSplits>
-__device__ __forceinline__ void produce_all_turned(const PrefillParams& p, E4m3Shared<C>& shared) {
+__device__ __forceinline__ void produce_all_turned(const PrefillParams& p, CodesShared<C>& shared) {
   const ItemRange range(p, cta_index<kSplits>(shared.tiles));
   int step = 0;
   for (int i = range.begin; i < range.end; ++i) {
@@ -123,9 +127,9 @@ __device__ __forceinline__ void produce_all_turned(const PrefillParams& p, E4m3S
 // grid: as prefill_kernel.
 template <typename C, bool kSplits>
 __global__ void __launch_bounds__(C::kNumThreads, 1)
-    prefill_e4m3_kernel(const __grid_constant__ PrefillParams p) {
+    prefill_codes_kernel(const __grid_constant__ PrefillParams p) {
   extern __shared__ std::byte shared_bytes[];
-  auto& shared = aligned_shared<E4m3Shared<C>>(shared_bytes);
+  auto& shared = aligned_shared<CodesShared<C>>(shared_bytes);
   if constexpr (kSplits) take_ticket<C>(p, shared.tiles);
   if (threadIdx.x == 0) {
     for (uint64_t& full : shared.raw_full) barrier_init(shared_address(&full), 1);
@@ -144,22 +148,22 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
 }
 
 template <int kHeadDim, int kTileTokens>
-cudaError_t launch_e4m3(cudaStream_t stream, const PrefillParams& p) {
+cudaError_t launch_codes(cudaStream_t stream, const PrefillParams& p) {
   // Calls of few rows take this kernel, so tiles with zones are not split.
   if (p.chunk_tokens > 0) {
-    using Z = E4m3Config<kHeadDim, kTileTokens, true>;
-    return launch<Z, E4m3Shared<Z>>(stream, prefill_e4m3_kernel<Z, false>, p, p);
+    using Z = CodesConfig<kHeadDim, kTileTokens, true>;
+    return launch<Z, CodesShared<Z>>(stream, prefill_codes_kernel<Z, false>, p, p);
   }
-  using C = E4m3Config<kHeadDim, kTileTokens, false>;
-  auto* kernel = p.num_split > 0 ? prefill_e4m3_kernel<C, true> : prefill_e4m3_kernel<C, false>;
-  return launch<C, E4m3Shared<C>>(stream, kernel, p, p);
+  using C = CodesConfig<kHeadDim, kTileTokens, false>;
+  auto* kernel = p.num_split > 0 ? prefill_codes_kernel<C, true> : prefill_codes_kernel<C, false>;
+  return launch<C, CodesShared<C>>(stream, kernel, p, p);
 }
 
 // Chooses the KV tile as launch_head_dim.
 template <int kHeadDim>
-cudaError_t launch_e4m3_head_dim(cudaStream_t stream, const PrefillParams& p) {
-  return tile_tokens(kHeadDim, p.block_tokens) == 128 ? launch_e4m3<kHeadDim, 128>(stream, p)
-                                                      : launch_e4m3<kHeadDim, 64>(stream, p);
+cudaError_t launch_codes_head_dim(cudaStream_t stream, const PrefillParams& p) {
+  return tile_tokens(kHeadDim, p.block_tokens) == 128 ? launch_codes<kHeadDim, 128>(stream, p)
+                                                      : launch_codes<kHeadDim, 64>(stream, p);
 }
 
 }  // namespace sluice::cuda::sm90

@@ -1,10 +1,10 @@
-// Tiles of e4m3 in the strips of decode attention (strip.cuh): copied as they lie, and turned into
+// Tiles of codes in the strips of decode attention (strip.cuh): copied as they lie, and turned into
 // bf16 in shared memory, so that all that follows is that of bf16.
 //
-// In shared memory a tile of e4m3 takes half of the place of its bf16: the copies of all tiles of a
-// strip are in flight together, as those of bf16, and only the turning waits for them. Cost: a tile
-// of 16 rows of 128 is 4 loads and 8 stores of 16 bytes a lane, and some 50 instructions for each
-// 16 numbers.
+// In shared memory a tile of codes takes half of the place of its bf16: the copies of all tiles of
+// a strip are in flight together, as those of bf16, and only the turning waits for them. Cost: a
+// tile of 16 rows of 128 is 4 loads and 8 stores of 16 bytes a lane, and some 50 instructions for
+// each 16 numbers.
 //
 // Thread rule: device code, whole warps.
 #pragma once
@@ -14,11 +14,11 @@
 
 namespace sluice::cuda::decode {
 
-// Starts the copy of a tile of e4m3 as it lies, 16 rows and their scales, to the begin of the place
-// that its bf16 will take; turn_tile makes them. Rows that are not visible are not read.
+// Starts the copy of a tile of codes as it lies, 16 rows and their scales, to the begin of the
+// place that its bf16 will take; turn_tile makes them. Rows that are not visible are not read.
 template <typename C>
-__device__ __forceinline__ void copy_e4m3(const uint16_t* source, int32_t visible, int32_t lane,
-                                          Tile<C>& tile) {
+__device__ __forceinline__ void copy_codes(const uint16_t* source, int32_t visible, int32_t lane,
+                                           Tile<C>& tile) {
   constexpr int kPiecesOfRow = C::kHeadDim / 16;
   const uint32_t to = shared_address(tile);
 #pragma unroll
@@ -32,19 +32,20 @@ __device__ __forceinline__ void copy_e4m3(const uint16_t* source, int32_t visibl
 // Turns a tile into bf16 in its place, by way of registers; rows that are not visible become 0.
 // REQUIRES: its copies have ended, for all lanes; a __syncwarp follows.
 template <typename C>
-__device__ __forceinline__ void turn_tile(int32_t visible, int32_t lane, Tile<C>& tile) {
+__device__ __forceinline__ void turn_tile(const KvCodec& codec, int32_t visible, int32_t lane,
+                                          Tile<C>& tile) {
   constexpr int kPiecesOfRow = C::kHeadDim / 16;
   constexpr int kPiecesOfLane = C::kHeadDim / kWarpThreads;
   auto* bytes = reinterpret_cast<std::byte*>(&tile);
-  uint4 numbers[kPiecesOfLane];
+  uint4 codes[kPiecesOfLane];
   uint32_t factors[kPiecesOfLane];
 #pragma unroll
   for (int i = 0; i < kPiecesOfLane; ++i) {
     const int32_t piece = lane + i * kWarpThreads;
     const int32_t row = piece / kPiecesOfRow;
-    numbers[i] = reinterpret_cast<const uint4*>(bytes)[piece];
+    codes[i] = reinterpret_cast<const uint4*>(bytes)[piece];
     const auto scale = static_cast<uint32_t>(bytes[C::kHeadDim * 16 + row]);
-    factors[i] = row < visible ? e4m3_factors(scale) : 0u;
+    factors[i] = row < visible ? row_factors(codec, scale) : 0u;
   }
   __syncwarp();  // all lanes have read what is overwritten now
 #pragma unroll
@@ -53,18 +54,18 @@ __device__ __forceinline__ void turn_tile(int32_t visible, int32_t lane, Tile<C>
     const int32_t row = piece / kPiecesOfRow;
     const int32_t first = piece % kPiecesOfRow * 2;  // of bf16, 8 channels each
     auto* to = reinterpret_cast<Bf16x8*>(bytes + row * C::kHeadDim * 2);
-    to[first ^ row % 8] = read_e4m3(uint2{numbers[i].x, numbers[i].y}, factors[i]);
-    to[(first + 1) ^ row % 8] = read_e4m3(uint2{numbers[i].z, numbers[i].w}, factors[i]);
+    to[first ^ row % 8] = turn_codes(codec, uint2{codes[i].x, codes[i].y}, factors[i]);
+    to[(first + 1) ^ row % 8] = turn_codes(codec, uint2{codes[i].z, codes[i].w}, factors[i]);
   }
 }
 
 // The tiles of a strip.
 template <typename C>
-__device__ __forceinline__ void turn_tiles(const Strip& strip, int32_t lane,
+__device__ __forceinline__ void turn_tiles(const KvCodec& codec, const Strip& strip, int32_t lane,
                                            Tile<C> (&tiles)[kTiles]) {
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
-    if (strip.visible[t] > 0) turn_tile<C>(strip.visible[t], lane, tiles[t]);
+    if (strip.visible[t] > 0) turn_tile<C>(codec, strip.visible[t], lane, tiles[t]);
   }
   __syncwarp();
 }
