@@ -35,7 +35,7 @@ enum class KvCacheDtype {
   kFp8,       // kFp8E4m3
   kFp8E4m3,   // rounded to FP8 when they are written: half the bytes; what is computed with them
               // stays bf16
-  kInt8,      // rounded to integers likewise: as many bytes, a tenth of the error; on a CPU
+  kInt8,      // rounded to integers likewise: as many bytes, a tenth of the error
 };
 
 inline constexpr const char* kKvCacheDtypeNames[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "int8"};

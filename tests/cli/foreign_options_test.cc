@@ -111,7 +111,7 @@ TEST(ForeignOptions, NameWhatIsDoneByNow) {
                   {{"--guided-decoding-backend", "xgrammar"}, "--json-schema FILE"},
                   {{"--structured-outputs-config", "{}"}, "a request to `sluice serve`"},
                   {{"--quantization", "awq"}, "config.json names FP8, AWQ, GPTQ"},
-                  {{"-ctk", "q8_0"}, "fp8, or on a CPU int8"}},
+                  {{"-ctk", "q8_0"}, "bfloat16, fp8 or int8"}},
                  kServeTiny);
   EXPECT_EQ(refusal(behind(kRunTiny, {"--regex", "a+", "hi"})), "") << "its own option";
 }

@@ -4,8 +4,6 @@
 // Used by the tests of KV in 8 bits. Thread rule: host thread.
 #pragma once
 
-#include <vector>
-
 #include "op_test_util.h"
 #include "ops/kv_blocks.h"
 #include "ops/kv_rounding.h"
@@ -63,12 +61,6 @@ inline KvBlocksView as_bf16(Machine& machine, const KvBlocksView& kv) {
 template <KvElement kElement>
 KvBlocksView rounded_bf16(Machine& machine, const KvBlocksView& kv) {
   return as_bf16(machine, rounded<kElement>(machine, kv));
-}
-
-// The elements of one byte that the device under test has.
-inline std::vector<KvElement> byte_elements() {
-  if (!testing_cpu()) return {KvElement::kE4m3};
-  return {KvElement::kE4m3, KvElement::kInt8};
 }
 
 }  // namespace sluice::testing

@@ -61,7 +61,7 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"-np --parallel", "--max-num-seqs", ""},
     {"-tb --threads-batch --num-threads", "--threads", ""},
     {"-ctk --cache-type-k -ctv --cache-type-v", "--kv-cache-dtype",
-     "keys and values have one type: bfloat16, fp8, or on a CPU int8", false, "bf16"},
+     "keys and values have one type: bfloat16, fp8 or int8", false, "bf16"},
     {"--dtype --torch-dtype", "",
      "the weights run in bf16, whichever of BF16, F16 and F32 the files have", false,
      "auto bfloat16"},

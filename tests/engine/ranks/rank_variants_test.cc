@@ -152,7 +152,6 @@ TEST_F(RankVariants, ProfilesAreDividedAsHeads) {
 TEST_F(RankVariants, KvInEightBits) {
   for (const char* model : {"llama-group2-linear", "qwen3-group2-tied"}) {
     for (const KvCacheDtype dtype : {KvCacheDtype::kFp8, KvCacheDtype::kInt8}) {
-      if (dtype == KvCacheDtype::kInt8 && !testing::testing_cpu()) continue;  // has no kernels
       const EngineOptions plain = testing::tiny_options(model);
       EngineOptions options = plain;
       options.kv.cache_dtype = dtype;
