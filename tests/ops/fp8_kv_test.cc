@@ -211,7 +211,7 @@ TEST(Fp8Kv, TileMasksAndColumnsHaveTheBitsOfRoundedBf16) {
 }
 
 // On Hopper KV is converted for some KV heads at a time, or for some sequences, where its scratch
-// does not hold all of it (prefill/converted_kv.h).
+// does not hold all of it (attention/converted_kv.h).
 TEST(Fp8Kv, PartsOfACallHaveTheBitsOfRoundedBf16) {
   if (testing_cpu()) GTEST_SKIP() << "a CPU converts no more than a tile";
   for (const size_t num_seqs : {size_t{10}, size_t{40}}) {

@@ -327,12 +327,14 @@ ResidencySizes residency_sizes(const EnginePlan& plan) {
           .offloaded = offloads(plan) ? std::optional(plan.offloaded) : std::nullopt};
 }
 
-OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan) {
+OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan, const PolicyPair& policies) {
   const bool has_codes = config.quantization.present() || config.quantization.has_gguf();
   return {.has_coded_weights = has_codes,
           .has_coded_experts = has_codes && has_experts(config.architecture),
           .kv = plan.kv_layout.block,
-          .max_tokens = plan.policies.max_tokens};
+          .max_tokens = plan.policies.max_tokens,
+          .scores_keys =
+              policies.prefill().rule(plan.kv_layout.block).form == SelectionForm::kTileMasks};
 }
 
 int32_t num_compute_threads(const EngineOptions& options, const Device& device) {

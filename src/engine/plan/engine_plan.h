@@ -45,7 +45,7 @@ inline bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOfflo
 ResidencySizes residency_sizes(const EnginePlan& plan);
 
 // What the ops of such an engine must have memory for.
-OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan);
+OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan, const PolicyPair& policies);
 
 // Errors: kInvalidArgument for options that are out of range or contradict each other or the model,
 // naming option, value and remedy. Memory that is too small is no error here: `memory.fits` is

@@ -71,7 +71,8 @@ void add_model(const PlanInput& input, const EnginePlan& plan, EntryList& list) 
            AdjustmentArrays::device_bytes(num_rows, vocab) + mask_bytes);
   list.add("adjustments of logits", "pinned",
            AdjustmentArrays::pinned_bytes(num_rows, vocab) + mask_bytes);
-  list.add("scratch of ops", "device", op_memory_bytes(input.device, op_needs(input.config, plan)));
+  list.add("scratch of ops", "device",
+           op_memory_bytes(input.device, op_needs(input.config, plan, input.policies)));
   list.add("sums over ranks", "device",
            collectives_bytes(input.device.kind(), input.options.tensor_parallel_size));
 }

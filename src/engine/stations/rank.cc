@@ -35,7 +35,7 @@ Rank::Rank(std::unique_ptr<Device> device, std::unique_ptr<PolicyPair> policies,
   const EnginePlan& plan = front.plan();
   compute_ = device_->make_stream(
       {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
-  prepare_ops(*compute_, op_needs(config_, plan));
+  prepare_ops(*compute_, op_needs(config_, plan, *policies));
   allocate_weights(on_progress);
   policies_ = std::move(policies);
   allocate_kv(on_progress);

@@ -1,6 +1,6 @@
 // The state that ops keep for one stream between calls, one member per family of ops.
 //
-// Used by ops/cuda/matmul/state.h, ops/cuda/attention/scratch.cc and prefill/converted_kv.cu. It is
+// Used by ops/cuda/matmul/state.h, ops/cuda/attention/scratch.cc and converted_kv.cu. It is
 // the class behind the one CudaOpState of a stream. Thread rule: the thread that enqueues on the
 // stream, inside `submit`.
 #pragma once

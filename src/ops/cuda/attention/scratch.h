@@ -38,7 +38,7 @@ class AttentionScratch final : public CudaOpState {
 // Errors: kDevice when the stream's first call is captured or the memory cannot be taken.
 AttentionScratch& attention_scratch(CudaStream& stream);
 
-// Memory in which prefill turns KV in codes into bf16 (prefill/converted_kv.h).
+// Memory in which KV in codes becomes bf16 (attention/converted_kv.h).
 class KvScratch final : public CudaOpState {
  public:
   KvScratch(CudaStream& stream, size_t num_bytes);

@@ -7,7 +7,7 @@
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/kv_codec.cuh"
+#include "ops/cuda/kv_piece.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -49,35 +49,6 @@ struct BoundsCall {
   int64_t layer_stride_bytes;     // of kv_base
   int64_t layer_stride_elements;  // of minmax
   KvCodec codec;                  // of keys in codes
-};
-
-// A piece of 8 channels of a key, as it is loaded and as the bf16 that it stands for.
-template <bool kCoded>
-struct KeyPiece {
-  Bf16x8 numbers;
-
-  // `half`: the keys of a head in a block; `element`: of the row of `token`.
-  __device__ __forceinline__ void load(const std::byte* half, int32_t token, int32_t element,
-                                       int32_t head_dim) {
-    numbers = *reinterpret_cast<const Bf16x8*>(half + (token * head_dim + element) * 2);
-  }
-  __device__ __forceinline__ Bf16x8 values(const KvCodec&) const { return numbers; }
-};
-template <>
-struct KeyPiece<true> {
-  uint2 codes;
-  uint32_t scale;
-
-  __device__ __forceinline__ void load(const std::byte* half, int32_t token, int32_t element,
-                                       int32_t head_dim) {
-    const int32_t in_tile = token % kKvScaleTile;
-    const std::byte* tile = half + (token - in_tile) * (head_dim + 1);
-    codes = *reinterpret_cast<const uint2*>(tile + in_tile * head_dim + element);
-    scale = static_cast<uint32_t>(tile[kKvScaleTile * head_dim + in_tile]);
-  }
-  __device__ __forceinline__ Bf16x8 values(const KvCodec& codec) const {
-    return turn_codes(codec, codes, row_factors(codec, scale));
-  }
 };
 
 constexpr int kBoundsLoads = 16;  // in flight per lane, so that a decode step waits once
@@ -127,7 +98,7 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   // Lanes that are left over when head_dim does not divide 256 read nothing.
   const int32_t first_token = lane / pieces < tokens_at_once ? lane / pieces : end - begin;
   for (int32_t first = first_token; first < end - begin; first += kBoundsLoads * tokens_at_once) {
-    KeyPiece<kCoded> key[kBoundsLoads];
+    KvPiece<kCoded> key[kBoundsLoads];
 #pragma unroll
     for (int i = 0; i < kBoundsLoads; ++i) {
       const int32_t token = min(first + i * tokens_at_once, end - begin - 1);

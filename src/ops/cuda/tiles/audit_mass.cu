@@ -400,10 +400,13 @@ void launch(cudaStream_t handle, const AuditCall& call) {
 
 void CudaOps::audit_mass(Stream& on, const AuditMassArgs& args) const {
   CudaStream& stream = as_cuda(on);
-  const AuditCall call = make_call(args);
+  AuditCall call = make_call(args);
   check_key_run("audit_mass", stream, args.kv);
   check_column_product("audit_mass", stream, call.probes.head_dim);
-  stream.submit("audit_mass", [&](cudaStream_t handle) { launch(handle, call); });
+  stream.submit("audit_mass", [&](cudaStream_t handle) {
+    convert_key_run(stream, handle, args.kv, call.run);
+    launch(handle, call);
+  });
 }
 
 }  // namespace sluice::cuda

@@ -28,7 +28,7 @@ struct ColumnsCall {
 
 // What a launch has beside the call.
 struct ColumnsLaunch {
-  KvBlocksView kv;  // the blocks of the run
+  KvBlocksView kv;  // the blocks of the run, in bf16
   std::byte* scratch;
   size_t scratch_bytes;
   int num_processors;

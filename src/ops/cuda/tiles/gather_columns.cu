@@ -5,7 +5,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/tiles/key_run.cuh"
+#include "ops/cuda/kv_piece.cuh"
 #include "ops/cuda/tiles/key_run.h"
 
 namespace sluice::cuda {
@@ -23,9 +23,11 @@ struct GatherCall {
   int32_t num_segments;  // of columns
   int32_t max_columns;
   int32_t first_entry;
+  KvCodec codec;  // of blocks in codes
 };
 
 // grid: columns of a segment, a warp each; then segments; then KV heads.
+template <bool kCoded>
 __global__ void __launch_bounds__(kWarps* kWarpThreads)
     gather_columns_kernel(const GatherCall call) {
   const KeyRunCall& run = call.run;
@@ -40,11 +42,15 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   if (column >= min(padded, call.max_columns)) return;
 
   const int32_t kv_begin = *run.kv_begin;
-  const Bf16x8* key = nullptr;  // zeros
+  const std::byte* keys = nullptr;  // of the head in the token's block; zeros
+  const int32_t half_bytes = 2 * kv_elements<kCoded>(run.block_tokens, run.head_dim);
+  int32_t token = 0;
   if (column < count) {
     const int32_t position = call.positions[list * call.max_columns + column];
     if (position < kv_begin || position >= *run.kv_end) return;
-    key = reinterpret_cast<const Bf16x8*>(key_of_run(run, kv_begin, kv_head, position));
+    const int64_t block = run.block_table[(position - kv_begin) / run.block_tokens];
+    keys = run.kv_base + block * run.kv_stride_bytes + int64_t{2 * kv_head} * half_bytes;
+    token = position % run.block_tokens;
   }
   const int32_t row_pieces = run.head_dim / 8;  // of 16 bytes
   const int64_t first_row =
@@ -52,11 +58,13 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   auto* to = reinterpret_cast<Bf16x8*>(call.kv) + first_row * row_pieces;
   for (int32_t i = lane; i < 2 * row_pieces; i += kWarpThreads) {
     const bool is_value = i >= row_pieces;
-    const int64_t piece = is_value ? i - row_pieces : i;
-    const int64_t from =
-        piece + (is_value ? static_cast<int64_t>(run.block_tokens) * row_pieces : 0);
+    const int32_t piece = is_value ? i - row_pieces : i;
+    KvPiece<kCoded> loaded;
+    if (keys != nullptr) {
+      loaded.load(keys + (is_value ? half_bytes : 0), token, piece * 8, run.head_dim);
+    }
     to[piece + (is_value ? static_cast<int64_t>(call.max_columns) * row_pieces : 0)] =
-        key != nullptr ? key[from] : Bf16x8{};
+        keys != nullptr ? loaded.values(call.codec) : Bf16x8{};
   }
 }
 
@@ -72,14 +80,17 @@ void CudaOps::gather_columns(Stream& on, const GatherColumnsArgs& args) const {
                         .num_list_heads = static_cast<int32_t>(columns.positions.dim(0)),
                         .num_segments = static_cast<int32_t>(columns.positions.dim(1)),
                         .max_columns = static_cast<int32_t>(columns.positions.dim(2)),
-                        .first_entry = args.first_segment - columns.first_segment};
+                        .first_entry = args.first_segment - columns.first_segment,
+                        .codec = kv_codec(args.kv.shape.element)};
   check_key_run("gather_columns", stream, args.kv);
   if (args.num_segments == 0 || call.max_columns == 0) return;
   stream.submit("gather_columns", [&](cudaStream_t handle) {
     const dim3 grid(static_cast<unsigned>((call.max_columns + kWarps - 1) / kWarps),
                     static_cast<unsigned>(args.num_segments),
                     static_cast<unsigned>(call.run.num_kv_heads));
-    gather_columns_kernel<<<grid, kWarps * kWarpThreads, 0, handle>>>(call);
+    const bool is_coded = args.kv.shape.element != KvElement::kBFloat16;
+    const auto kernel = is_coded ? gather_columns_kernel<true> : gather_columns_kernel<false>;
+    kernel<<<grid, kWarps * kWarpThreads, 0, handle>>>(call);
   });
 }
 

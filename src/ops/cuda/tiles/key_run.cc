@@ -2,6 +2,7 @@
 #include "ops/cuda/tiles/key_run.h"
 
 #include "core/error.h"
+#include "ops/cuda/attention/converted_kv.h"
 #include "ops/cuda/attention/kv_tensor_map.h"
 
 namespace sluice::cuda {
@@ -15,10 +16,26 @@ void check_key_width(const char* op, const CudaStream& stream, int32_t head_dim)
 }
 
 void check_key_run(const char* op, const CudaStream& stream, const KvBlocksView& kv) {
-  expect_kv_element(op, kv.shape, {KvElement::kBFloat16});
+  expect_kv_element(op, kv.shape, {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
   check_key_width(op, stream, kv.shape.head_dim);
   SLUICE_CHECK(has_kv_tensor_map(kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
                static_cast<const void*>(kv.base), kv.stride_bytes);
+}
+
+KvBlocksView convert_key_run(CudaStream& stream, cudaStream_t handle, const KvBlocksView& kv,
+                             KeyRunCall& run) {
+  if (kv.shape.element == KvElement::kBFloat16) return kv;
+  const CodedRun coded{.kv = kv,
+                       .kv_begin = run.kv_begin,
+                       .kv_end = run.kv_end,
+                       .block_table = run.block_table,
+                       .max_blocks = run.max_blocks};
+  const ConvertedKv keys = convert_keys(handle, coded, kv_scratch(stream, kLeastKvScratchBytes));
+  run.block_table = keys.block_table;
+  run.kv_base = keys.kv.base;
+  run.kv_stride_bytes = static_cast<int64_t>(keys.kv.stride_bytes);
+  run.lines_per_head = 1;
+  return keys.kv;
 }
 
 }  // namespace sluice::cuda

@@ -5,15 +5,15 @@
 
 namespace sluice::cuda {
 
-// The key of token `position` of a run that begins at kv_begin; its value lies block_tokens *
-// head_dim elements further. `call` names the blocks of the run.
+// The key of token `position` of a run that begins at kv_begin; `call` names the
+// blocks of the run.
 template <typename Call>
 __device__ inline const uint16_t* key_of_run(const Call& call, int32_t kv_begin, int32_t kv_head,
                                              int32_t position) {
   const int64_t block = call.block_table[(position - kv_begin) / call.block_tokens];
   const auto* from = reinterpret_cast<const uint16_t*>(call.kv_base + block * call.kv_stride_bytes);
-  const int64_t token =
-      static_cast<int64_t>(2 * kv_head) * call.block_tokens + position % call.block_tokens;
+  const int64_t token = static_cast<int64_t>(call.lines_per_head * kv_head) * call.block_tokens +
+                        position % call.block_tokens;
   return from + token * call.head_dim;
 }
 

@@ -20,7 +20,9 @@ struct KeyRunCall {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
-  int32_t num_run_tiles = 0;  // of kMaskTileTokens, at most
+  int32_t max_blocks = 0;      // width of the table
+  int32_t num_run_tiles = 0;   // of kMaskTileTokens, at most
+  int32_t lines_per_head = 2;  // of a KV head in a block: keys and values, or keys alone
 };
 
 // Of the args of an op that reads keys.
@@ -37,13 +39,21 @@ KeyRunCall key_run_of(const Args& args) {
       .num_kv_heads = kv.num_kv_heads,
       .head_dim = kv.head_dim,
       .block_tokens = kv.block_tokens,
+      .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
       .num_run_tiles = static_cast<int32_t>((num_tokens + kMaskTileTokens - 1) / kMaskTileTokens)};
 }
 
 // Throws kUnsupported unless vectors of 16 bytes make up a key.
 void check_key_width(const char* op, const CudaStream& stream, int32_t head_dim);
 
-// The same, for keys in blocks, which are bf16 and begin at multiples of 16 bytes.
+// The same, for keys in blocks, which begin at multiples of 16 bytes.
 void check_key_run(const char* op, const CudaStream& stream, const KvBlocksView& kv);
+
+// Returns the blocks of bf16 in which a kernel of keys finds them: `kv`, or, of keys in codes,
+// those to which they are converted now, which `run` names afterwards. Order: inside `submit`,
+// before the kernel; the next conversion on the stream overwrites them. Errors: kUnsupported if the
+// scratch is too small.
+KvBlocksView convert_key_run(CudaStream& stream, cudaStream_t handle, const KvBlocksView& kv,
+                             KeyRunCall& run);
 
 }  // namespace sluice::cuda

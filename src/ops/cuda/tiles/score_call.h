@@ -44,6 +44,7 @@ struct ScoreCall {
   int32_t width = 0;           // elements of a probe vector
   int32_t num_kv_tiles = 0;
   int32_t num_run_tiles = 0;     // of the run, at most
+  int32_t lines_per_head = 2;    // as KeyRunCall has them
   int32_t num_splits = 1;        // blocks that share the rows of a group of keys
   int32_t num_words = 0;         // of the bits of a query tile
   int64_t visit_list_words = 0;  // from a KV head's bits to those of the next; 0: the same
@@ -54,6 +55,16 @@ struct ScoreCall {
   size_t scratch_bytes = 0;
   int num_processors = 0;
 };
+
+// The blocks of keys, whose tokens are as wide as `row_elements`.
+inline KvBlocksView blocks_of(const ScoreCall& call, int32_t row_elements) {
+  return {.base = const_cast<std::byte*>(call.kv_base),
+          .stride_bytes = static_cast<size_t>(call.kv_stride_bytes),
+          .num_blocks = call.num_blocks,
+          .shape = {.num_kv_heads = (call.num_kv_heads * call.lines_per_head + 1) / 2,
+                    .head_dim = row_elements,
+                    .block_tokens = call.block_tokens * call.head_dim / row_elements}};
+}
 
 // Query tiles of which a block with visits has a list.
 inline constexpr int32_t kMaxVisitors = 256;

@@ -141,7 +141,7 @@ __device__ void produce(const ScoreCall& call, const ScoreRun& run, const CellMa
       }
       if (has_box) {
         copy_box(shared_address(shared.cells[stage]) + first_cell * kRowBytes, &maps.cells, full,
-                 element, box.first_cell, 2 * work.kv_head, box.block);
+                 element, box.first_cell, call.lines_per_head * work.kv_head, box.block);
       }
       stage = (stage + 1) % kStages;
       if (stage == 0) parity ^= 1;
@@ -291,18 +291,12 @@ int32_t cells_of_box(const ScoreCall& call) {
 
 CellMaps make_maps(const ScoreCall& call) {
   const auto row_bytes = static_cast<int64_t>(call.width) * 2;
-  // A block of `block_tokens` keys is one of cells, which lie side by side.
-  const KvBlocksView cells = {.base = const_cast<std::byte*>(call.kv_base),
-                              .stride_bytes = static_cast<size_t>(call.kv_stride_bytes),
-                              .num_blocks = call.num_blocks,
-                              .shape = {.num_kv_heads = call.num_kv_heads,
-                                        .head_dim = call.width,
-                                        .block_tokens = call.block_tokens / call.probes.stride}};
   return {.rows = make_tensor_map(
               call.vectors, {call.width, call.group, call.num_probes, call.num_kv_heads},
               {row_bytes * call.num_probes, row_bytes, row_bytes * call.num_probes * call.group},
               {kStepElements, call.group, kGroupRows / call.group, 1}),
-          .cells = make_kv_tensor_map(cells, cells_of_box(call)),
+          // A block of `block_tokens` keys is one of cells, which lie side by side.
+          .cells = make_kv_tensor_map(blocks_of(call, call.width), cells_of_box(call)),
           .box_cells = cells_of_box(call)};
 }
 

@@ -167,9 +167,10 @@ void CudaOps::score_columns(Stream& on, const ScoreColumnsArgs& args) const {
     call.report = stream.report("score_columns",
                                 "KV tile {} lies beyond the scores; give room for the scores of "
                                 "all keys up to kv_end");
+    const KvBlocksView keys = convert_key_run(stream, handle, args.kv, call.run);
     if (is_hopper) {
       check_cuda(hopper.launch(handle, call,
-                               {.kv = args.kv,
+                               {.kv = keys,
                                 .scratch = attention_scratch(stream).data(),
                                 .scratch_bytes = AttentionScratch::data_bytes(),
                                 .num_processors = gpu.multiProcessorCount}),

@@ -103,7 +103,8 @@ __device__ void produce(const ColumnsCall& call, const BlockCall<kPanels>& block
     if (lane == 0) barrier_arrive_expecting(full, sizeof(shared.keys[0]));
     if (first_key < kKeysAtOnce) {
       copy_box(shared_address(shared.keys[stage][panel][first_key]), &blocks.keys, full,
-               panel * kStepElements, token, 2 * kv_head, call.run.block_table[block]);
+               panel * kStepElements, token, call.run.lines_per_head * kv_head,
+               call.run.block_table[block]);
     }
   });
 }

@@ -268,6 +268,7 @@ void CudaOps::score_lines(Stream& on, const ScoreLinesArgs& args) const {
     call.report = stream.report("score_lines",
                                 "KV tile {} lies beyond the records or verticals; give room for "
                                 "all keys up to kv_end");
+    convert_key_run(stream, handle, args.kv, call.run);
     constexpr int kWarps = kSumThreads / kWarpThreads;
     const int64_t num_warps = static_cast<int64_t>(call.num_q_heads) * call.probes.num_probes;
     line_sums_kernel<<<static_cast<unsigned>((num_warps + kWarps - 1) / kWarps), kSumThreads, 0,

@@ -181,7 +181,7 @@ __device__ __forceinline__ void fill_stage(const ScoreCall& call, const ScoreRun
   if (first_key < kKeysAtOnce) {
     copy_box(shared_address(shared.keys[stage][panel][first_key]), &blocks.keys, full,
              panel * kStepElements, position < run.kv_end ? position % call.block_tokens : 0,
-             2 * kv_head, tile.block);
+             call.lines_per_head * kv_head, tile.block);
   }
 }
 
@@ -358,17 +358,11 @@ ScoreShape shape(const ScoreCall& call) {
 
 template <int kPanels>
 BlockCall<kPanels> make_blocks(const ScoreCall& call) {
-  const KvBlocksView keys = {.base = const_cast<std::byte*>(call.kv_base),
-                             .stride_bytes = static_cast<size_t>(call.kv_stride_bytes),
-                             .num_blocks = call.num_blocks,
-                             .shape = {.num_kv_heads = call.num_kv_heads,
-                                       .head_dim = call.head_dim,
-                                       .block_tokens = call.block_tokens}};
   const int32_t tile_rows = call.per_tile * call.group;
   const int32_t num_entries = call.num_probes / call.per_tile;
   const int32_t most = std::min(kMaxRows / tile_rows, kMaxEntries);
   const int32_t num_blocks = (num_entries + most - 1) / most;
-  return {.keys = make_kv_tensor_map(keys, box_tokens_of(call)),
+  return {.keys = make_kv_tensor_map(blocks_of(call, call.head_dim), box_tokens_of(call)),
           .box_tokens = box_tokens_of(call),
           .tile_rows = tile_rows,
           .tile_rows_inverse =

@@ -28,6 +28,7 @@ void set_visits(const ScoreTilesArgs& args, ScoreCall& call) {
   call.visit_list_words = bits.dim(1) == 1 ? 0 : bits.dim(2) * bits.dim(3);
 }
 
+// Without the fields of set_blocks.
 ScoreCall make_call(const ScoreTilesArgs& args) {
   const auto num_q_heads = static_cast<int32_t>(args.q.dim(1));
   const auto num_kv_tiles = static_cast<int32_t>(args.records.dim(2));
@@ -41,10 +42,6 @@ ScoreCall make_call(const ScoreTilesArgs& args) {
           .first_pos = args.batch.first_pos.data<int32_t>(),
           .kv_begin = args.kv_begin.data<int32_t>(),
           .kv_end = args.kv_end.data<int32_t>(),
-          .block_table = args.block_table.data<int32_t>(),
-          .kv_base = args.kv.base,
-          .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
-          .num_blocks = args.kv.num_blocks,
           .probes = args.probes,
           .first_row = args.rows.first,
           .num_q_heads = num_q_heads,
@@ -105,7 +102,17 @@ void check_supported(const char* op, const CudaStream& stream, const ScoreCall& 
   }
 }
 
-void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, ScoreCall call) {
+// Where the keys lie. REQUIRES: `run` is what convert_key_run left, `keys` what it returned.
+void set_blocks(const KeyRunCall& run, const KvBlocksView& keys, ScoreCall& call) {
+  call.block_table = run.block_table;
+  call.kv_base = run.kv_base;
+  call.kv_stride_bytes = run.kv_stride_bytes;
+  call.num_blocks = keys.num_blocks;
+  call.lines_per_head = run.lines_per_head;
+}
+
+void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, KeyRunCall run,
+              ScoreCall call) {
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
   call.scratch_bytes = AttentionScratch::data_bytes();
   call.num_processors = gpu.multiProcessorCount;
@@ -120,6 +127,8 @@ void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, ScoreC
                                 "KV tile {} lies beyond the records; make records of all KV tiles "
                                 "up to kv_end");
     call.scratch = attention_scratch(stream).data();
+    const KvBlocksView keys = convert_key_run(stream, handle, kv, run);
+    set_blocks(run, keys, call);
     check_cuda(launch_probe_vectors(handle, call), "launch of probe vectors");
     check_cuda(kernel.launch(handle, call), "launch of tile scores");
   });
@@ -132,13 +141,13 @@ void CudaOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) con
   call.per_tile = args.is_pooled ? 1 : args.lines.count;
   call.line_rows = args.lines.count;
   call.segment_tokens = args.lines.segment_tokens;
-  run_call("score_line_rows", as_cuda(stream), args.kv, call);
+  run_call("score_line_rows", as_cuda(stream), args.kv, key_run_of(args), call);
 }
 
 void CudaOps::score_tiles(Stream& stream, const ScoreTilesArgs& args) const {
   ScoreCall call = make_call(args);
   set_visits(args, call);
-  run_call("score_tiles", as_cuda(stream), args.kv, call);
+  run_call("score_tiles", as_cuda(stream), args.kv, key_run_of(args), call);
 }
 
 }  // namespace sluice::cuda

@@ -6,9 +6,9 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/cuda/attention/converted_kv.h"
 #include "ops/cuda/attention/kv_tensor_map.h"
 #include "ops/cuda/attention/prefill/columns.h"
-#include "ops/cuda/attention/prefill/converted_kv.h"
 #include "ops/cuda/attention/prefill/params.h"
 #include "ops/cuda/attention/prefill/sm80.h"
 #include "ops/cuda/attention/prefill/sm90.h"
