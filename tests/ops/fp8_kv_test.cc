@@ -1,20 +1,14 @@
-// KV in e4m3 and in int8: every op that writes or reads KV against the same op over bf16 that was
-// rounded before (kv_rounding_test.cc), bit for bit.
+// KV in e4m3 and in int8: writing and attention, against the same op over bf16 that was rounded
+// before (kv_rounding_test.cc), bit for bit; fp8_scores_test.cc has the other ops.
 //
 // Reveals: scales of the wrong token, tiles without their scales, and arithmetic that differs from
 // that of bf16.
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "attention_check.h"
-#include "ops/pages/page_selection.h"
 #include "ops/rows/rope.h"
-#include "ops/tiles/audit_mass.h"
-#include "ops/tiles/tile_columns.h"
-#include "planted_text.h"
 #include "rounded_blocks.h"
 #include "support/sample_of.h"
 
@@ -268,111 +262,6 @@ TEST(Fp8Kv, TokensBeyondTheEndMayBeNan) {
       }
     }
   }
-}
-
-// ---- Bounds, scores and columns ----------------------------------------------------------------
-
-// Calls op(args, kv) with elements of one byte and with rounded bf16; the bytes that it returns
-// must be the same.
-template <typename F>
-void expect_same_results(Machine& machine, const KvBlocksView& kv, const F& op) {
-  const KvBlocksView fp8 = rounded<KvElement::kE4m3>(machine, kv);
-  EXPECT_TRUE(op(fp8) == op(as_bf16(machine, fp8)));
-  const KvBlocksView int8 = rounded<KvElement::kInt8>(machine, kv);
-  EXPECT_TRUE(op(int8) == op(as_bf16(machine, int8)));
-}
-
-TEST(Fp8Kv, BoundsAreThoseOfWhatIsStored) {
-  for (const int32_t head_dim : {16, 64, 128}) {
-    Machine machine;
-    const PlantedText text = PlantedText::random(300, 3, 2, 1, head_dim);
-    const ScoreTilesArgs keys = text.call(machine, {}, 100, 64);
-    expect_same_results(machine, keys.kv, [&](const KvBlocksView& kv) {
-      UpdateKeyBoundsArgs args{.batch = keys.batch,
-                               .kv = kv,
-                               .kv_begin = keys.kv_begin,
-                               .block_table = keys.block_table,
-                               .block_ids = keys.block_table};
-      args.bounds = {.minmax = machine.tensor(DType::kBF16, {5, 4, 2, 2, head_dim}),
-                     .page_tokens = 16};
-      update_key_bounds(machine.stream(), args);
-      machine.synchronize();
-      return bytes_of(args.bounds.minmax);
-    });
-  }
-}
-
-TEST(Fp8Kv, TileScoresAreThoseOfRoundedBf16) {
-  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernel";
-  const std::array<TileProbes, 3> kinds = {TileProbes{.rows_per_tile = 4},
-                                           TileProbes{.kind = TileProbeKind::kAntidiagonal},
-                                           TileProbes{.kind = TileProbeKind::kPooled}};
-  for (const TileProbes& probes : kinds) {
-    for (const int32_t head_dim : {64, 128}) {
-      Machine machine;
-      const PlantedText text = PlantedText::random(5 * kMaskTileTokens + 30, 3, 2, 2, head_dim);
-      ScoreTilesArgs args = text.call(machine, probes, 0, 128);
-      expect_same_results(machine, args.kv, [&](const KvBlocksView& kv) {
-        ScoreTilesArgs one = args;
-        one.kv = kv;
-        score_tiles(machine.stream(), one);
-        machine.synchronize();
-        return bytes_of(one.records);
-      });
-    }
-  }
-}
-
-TEST(Fp8Kv, GatheredColumnsAreThoseOfRoundedBf16) {
-  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernel";
-  const AttentionProblem problem(
-      {.head_dim = 48, .num_kv_heads = 2, .seqs = {{.num_rows = 500, .first_pos = 512}}});
-  AttentionRun run{.block_tokens = 64};
-  run.columns_of = [](int32_t head, int32_t segment) {
-    return half_of_pages(200 * segment, 7u + 3u * static_cast<uint32_t>(head));
-  };
-  Machine machine;
-  const AttentionArgs whole = problem.call(machine, run, 0, 1012);
-  const TileColumns columns = masked_in(whole.selection)->columns;
-  expect_same_results(machine, whole.kv, [&](const KvBlocksView& kv) {
-    TileColumns to = columns;
-    to.kv = machine.tensor(DType::kBF16, {1, 2, 2, columns.kv.dim(3), 48});
-    gather_columns(machine.stream(), {.columns = to,
-                                      .first_segment = to.first_segment,
-                                      .num_segments = 1,
-                                      .kv = kv,
-                                      .kv_begin = whole.kv_begin,
-                                      .kv_end = whole.kv_end,
-                                      .block_table = whole.block_table});
-    machine.synchronize();
-    return bytes_of(to.kv);
-  });
-}
-
-TEST(Fp8Kv, AuditsMeasureWhatIsStored) {
-  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernel";
-  Machine machine;
-  const PlantedText text = PlantedText::random(12 * kMaskTileTokens, 5, 1, 2, 64);
-  const ScoreTilesArgs keys = text.call(machine, {}, 0, 128);
-  std::vector<int32_t> words;
-  for (int32_t tile = 0; tile < 12; ++tile) words.push_back(0x555 & ((2 << tile) - 1));
-  expect_same_results(machine, keys.kv, [&](const KvBlocksView& kv) {
-    const AuditMassArgs args{
-        .q = keys.q,
-        .batch = keys.batch,
-        .rows = keys.rows,
-        .scale = keys.scale,
-        .kv = kv,
-        .kv_begin = keys.kv_begin,
-        .kv_end = keys.kv_end,
-        .block_table = keys.block_table,
-        .mask = {.bits = machine.tensor(words, {1, 1, 12, 1}), .first_q_tile = 0},
-        .state = machine.tensor(DType::kF32, {num_audit_groups(0, 12), kAuditParts, 2, 4}),
-        .tally = machine.tensor(std::vector<int64_t>(kAuditCounts + 2), {kAuditCounts + 2})};
-    audit_mass(machine.stream(), args);
-    machine.synchronize();
-    return bytes_of(args.tally);
-  });
 }
 
 }  // namespace

@@ -6,25 +6,15 @@
 namespace sluice {
 namespace {
 
-// Errors: kUnsupported for 8 bits where the model's answers would lose their sense, or where the
-// device has no kernels for a policy.
-void check_8_bits(const PlanInput& input, const KvBlockShape& block) {
-  const char* asked = kv_cache_dtype_name(input.options.kv.cache_dtype);
-  if (input.config.attention().qkv_bias) {
-    fail(ErrorCode::kUnsupported,
-         "kv_cache_dtype is '{}', but the keys of {} have a bias: a few channels are so large that "
-         "8 bits keep nothing of the others, and the model answers nonsense; leave it at 'auto', "
-         "and take --kv-offload where KV does not fit the device",
-         asked, architecture_name(input.config.architecture));
-  }
-  if (input.device.kind() != DeviceKind::kCuda) return;
-  const Policy& prefill = input.policies.prefill();
-  if (prefill.rule(block).form == SelectionForm::kTileMasks) {
-    fail(ErrorCode::kUnsupported,
-         "kv_cache_dtype is '{}', whose keys the prefill policy '{}' cannot score on a GPU yet; "
-         "leave it at 'auto', or take a sparse_policy that reads prompts in full, as 'full+quest'",
-         asked, prefill.name());
-  }
+// Errors: kUnsupported for 8 bits where the model's answers would lose their sense.
+void check_8_bits(const PlanInput& input) {
+  if (!input.config.attention().qkv_bias) return;
+  fail(ErrorCode::kUnsupported,
+       "kv_cache_dtype is '{}', but the keys of {} have a bias: a few channels are so large that "
+       "8 bits keep nothing of the others, and the model answers nonsense; leave it at 'auto', "
+       "and take --kv-offload where KV does not fit the device",
+       kv_cache_dtype_name(input.options.kv.cache_dtype),
+       architecture_name(input.config.architecture));
 }
 
 }  // namespace
@@ -40,7 +30,7 @@ KvLayout choose_kv_layout(const PlanInput& input, KvOffload kv_offload) {
                                   .head_dim = attention.padded_head_dim(),
                                   .block_tokens = block_tokens,
                                   .element = kv_element_of(input.options.kv.cache_dtype)}};
-  if (layout.block.element != KvElement::kBFloat16) check_8_bits(input, layout.block);
+  if (layout.block.element != KvElement::kBFloat16) check_8_bits(input);
   return layout;
 }
 

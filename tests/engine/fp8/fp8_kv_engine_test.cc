@@ -19,6 +19,7 @@
 #include "sluice/inspect.h"
 #include "support/offload_of.h"
 #include "support/run_bits.h"
+#include "support/source_dir.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -150,8 +151,29 @@ TEST(Fp8KvEngine, SparseDecodeHasTheBitsOfRoundedWritesInEveryPlace) {
   }
 }
 
+// Long prompts with KV of the type that rounds to `element`, resident and offloaded.
+void expect_rounded_prefill(const std::string& policy, const SparseOptions& sparse,
+                            KvCacheDtype dtype, KvElement element) {
+  constexpr int32_t kTile = 128;
+  const std::vector<Job> jobs = {{random_tokens(1300, 3), sampled(12, 3)},
+                                 {random_tokens(700, 4), sampled(12, 4)}};
+  EngineOptions options = tiny_options("llama-group2-linear");  // 2K positions
+  options.sparse = sparse;
+  options.sparse.policy = policy;
+  options.kv.block_size = kTile;
+  options.prefill_chunk_tokens = 4 * kTile;
+  EngineOptions placed = testing::offloaded(options, KvOffload::kChunked, kTile);
+  placed.prefill_chunk_tokens = 4 * kTile;
+  placed.max_num_batched_tokens = 4 * kTile;
+  const std::vector<RequestOutput> expected = run_rounded(options, jobs, element);
+  const std::vector<RequestOutput> of_placed =
+      testing_cpu() ? expected : run_rounded(placed, jobs, element);
+  options.kv.cache_dtype = placed.kv.cache_dtype = dtype;
+  expect_all_same(run_engine(options, jobs), expected, policy);
+  expect_all_same(run_engine(placed, jobs), of_placed, policy + ", chunked");
+}
+
 TEST(Fp8KvEngine, SparsePrefillHasTheBitsOfRoundedWrites) {
-  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernel that scores keys in FP8";
   constexpr int32_t kTile = 128;
   const auto bare = [](SparseOptions options) {
     options.sink_tokens = options.recent_tokens = 0;
@@ -171,21 +193,12 @@ TEST(Fp8KvEngine, SparsePrefillHasTheBitsOfRoundedWrites) {
                                  .divergence = 0.1})},
       {"xattention+full", bare({.coverage = 0.5, .stride = 8})},
       {"avgpool+full", bare({.topk_tokens = 256})}};
-  const std::vector<Job> jobs = {{random_tokens(1300, 3), sampled(12, 3)},
-                                 {random_tokens(700, 4), sampled(12, 4)}};
   for (const auto& [name, sparse] : policies) {
-    EngineOptions options = tiny_options("llama-group2-linear");  // 2K positions
-    options.sparse = sparse;
-    options.sparse.policy = name;
-    options.kv.block_size = kTile;
-    options.prefill_chunk_tokens = 4 * kTile;
-    const std::vector<RequestOutput> expected = run_rounded(options, jobs);
-    expect_all_same(run_engine(in_fp8(options), jobs), expected, name);
-    EngineOptions placed = testing::offloaded(options, KvOffload::kChunked, kTile);
-    placed.prefill_chunk_tokens = 4 * kTile;
-    placed.max_num_batched_tokens = 4 * kTile;
-    expect_all_same(run_engine(in_fp8(placed), jobs), expected, std::string(name) + ", chunked");
+    expect_rounded_prefill(name, sparse, KvCacheDtype::kFp8, KvElement::kE4m3);
   }
+  // Integers take the same ways: the policy that scores tiles, scores columns and gathers them.
+  const auto& [name, sparse] = policies.front();
+  expect_rounded_prefill(name, sparse, KvCacheDtype::kInt8, KvElement::kInt8);
 }
 
 TEST(Fp8KvEngine, DraftsChangeNothing) {
@@ -302,12 +315,25 @@ TEST(Fp8KvEngine, IsRefusedWhereKeysHaveABias) {
                  "kv_cache_dtype is 'fp8', but the keys of Qwen2ForCausalLM");
 }
 
-TEST(Fp8KvEngine, IsRefusedWhereAGpuWouldScoreItsKeys) {
-  if (testing_cpu()) GTEST_SKIP() << "skipped: no GPU";
-  EngineOptions options = in_fp8(tiny_options(kModel));
-  options.sparse.policy = "sampled+full";
-  options.kv.block_size = 128;
-  expect_refused(options, "whose keys the prefill policy 'sampled' cannot score on a GPU yet");
+// Before it is attended, the keys and values of one head: here less than the least scratch, 64 MiB.
+// A policy that scores keys has those of 8 heads at once, of 40960 tokens.
+TEST(Fp8KvEngine, PlansCountTheKvThatAGpuConverts) {
+  const auto scratch_bytes = [](const char* policy, KvCacheDtype dtype) {
+    EngineOptions options;
+    options.model = testing::source_dir() / "models/shapes/qwen3-0.6b";
+    options.sparse.policy = policy;
+    options.kv.cache_dtype = dtype;
+    const MemoryPlan plan =
+        plan_memory(options, {.gpu_bytes = size_t{48} << 30, .host_bytes = size_t{64} << 30});
+    return std::ranges::find(plan.entries, "scratch of ops", &MemoryPlanEntry::name)->bytes;
+  };
+  const size_t plain = scratch_bytes("sampled+full", KvCacheDtype::kBFloat16);
+  const auto with_table = [](size_t num_bytes) { return num_bytes + num_bytes / 1024; };
+  for (const KvCacheDtype dtype : {KvCacheDtype::kFp8, KvCacheDtype::kInt8}) {
+    EXPECT_EQ(scratch_bytes("full", dtype) - plain, with_table(size_t{64} << 20));
+    EXPECT_EQ(scratch_bytes("sampled+full", dtype) - plain,
+              with_table(size_t{8} * 40960 * 128 * 2));
+  }
 }
 
 }  // namespace
