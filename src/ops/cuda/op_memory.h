@@ -76,45 +76,57 @@ inline E4m3ScaleLayout e4m3_scale_layout(WeightFormat format, int64_t num_rows, 
           .num_scales = num_rows * per_row};
 }
 
-// Where what belongs to integers of 4 bits lies: rows of whole groups of 128 columns, then an f32
-// scale for each group of columns and row, [num_groups, group_stride], then its zero point, u8
-// likewise. Groups of a multiple of 128 columns, or of all, are kept as groups of 128, smaller ones
-// as groups of 32: repeated values cost at most 2 % of the bytes, and kernels divide by nothing.
+// Where what belongs to integers lies: rows of whole groups of 128 columns, then an f32 scale for
+// each group of columns and row, [num_groups, group_stride], then its zero point, u8 likewise.
+// Groups of a multiple of 128 columns, or of all, are kept as groups of 128, smaller ones as groups
+// of 32: repeated values cost at most 2 % of the bytes, and kernels divide by nothing. Where
+// columns have orders, these follow, i32 [num_orders][num_cols], and the order of each kOrderRows
+// rows, i32.
 //
-// Of 128 columns, in 64 bytes, word w of 32 bits of the 16 bytes t has columns 32 w + 8 t to
-// 32 w + 8 t + 7: even ones in its low half, odd ones in its high half, in ascending order. So a
-// lane finds pairs of neighbours by one shift and one mask, and four lanes together 32 columns, the
-// smallest group.
-struct Uint4Layout {
+// Of 128 columns with 4 bits, in 64 bytes, word w of 32 bits of the 16 bytes t has columns
+// 32 w + 8 t to 32 w + 8 t + 7: even ones in its low half, odd ones in its high half, in ascending
+// order. So a lane finds pairs of neighbours by one shift and one mask, and four lanes together 32
+// columns, the smallest group. Of 64 columns with 8 bits, the 16 bytes t have columns 8 t to
+// 8 t + 7, then those 32 on: the same columns for a lane.
+struct IntegerLayout {
   int64_t row_bytes = 0;
   int32_t group_cols = 0;
   int64_t num_groups = 0;
   int32_t group_stride = 0;  // a multiple of 4, since four zero points are read at once
+  int32_t num_orders = 0;
+  bool is_4 = false;
   int64_t scales_at = 0;
   int64_t zeros_at = 0;
+  int64_t orders_at = 0;
+  int64_t order_of_rows_at = 0;
   int64_t num_bytes = 0;
 };
 
-inline constexpr int64_t kUint4Columns = 128;
+inline constexpr int64_t kIntegerColumns = 128;
 
-inline Uint4Layout uint4_layout(WeightFormat format, int64_t num_rows, int64_t num_cols) {
+inline IntegerLayout integer_layout(WeightFormat format, int64_t num_rows, int64_t num_cols) {
   const int64_t of_scale = format.group_cols == 0 ? num_cols : format.group_cols;
-  const bool is_whole = of_scale % kUint4Columns == 0 || of_scale >= num_cols;
-  const int64_t num_pieces = (num_cols + kUint4Columns - 1) / kUint4Columns;
-  Uint4Layout layout;
-  layout.row_bytes = num_pieces * kUint4Columns / 2;
+  const bool is_whole = of_scale % kIntegerColumns == 0 || of_scale >= num_cols;
+  const int64_t num_pieces = (num_cols + kIntegerColumns - 1) / kIntegerColumns;
+  IntegerLayout layout;
+  layout.is_4 = format.numbers == WeightNumbers::kUint4;
+  layout.row_bytes = num_pieces * kIntegerColumns / (layout.is_4 ? 2 : 1);
   layout.group_cols = is_whole ? 128 : 32;
-  layout.num_groups = num_pieces * kUint4Columns / layout.group_cols;
+  layout.num_groups = num_pieces * kIntegerColumns / layout.group_cols;
   layout.group_stride = static_cast<int32_t>((num_rows + 3) / 4 * 4);
+  layout.num_orders = format.num_orders;
   layout.scales_at = (num_rows * layout.row_bytes + 15) / 16 * 16;
   layout.zeros_at = layout.scales_at + layout.num_groups * layout.group_stride * 4;
-  layout.num_bytes = layout.zeros_at + layout.num_groups * layout.group_stride;
+  layout.orders_at = layout.zeros_at + layout.num_groups * layout.group_stride;
+  layout.num_bytes = layout.orders_at;
+  if (format.num_orders > 0) {
+    layout.orders_at = (layout.orders_at + 15) / 16 * 16;
+    const int64_t num_panels = (num_rows + kOrderRows - 1) / kOrderRows;
+    layout.order_of_rows_at =
+        layout.orders_at + format.num_orders * static_cast<int64_t>(order_bytes(num_cols));
+    layout.num_bytes = layout.order_of_rows_at + num_panels * static_cast<int64_t>(sizeof(int32_t));
+  }
   return layout;
-}
-
-// Whether there are kernels for it: all columns are in the order of x.
-inline bool is_uint4(WeightFormat format) {
-  return format.numbers == WeightNumbers::kUint4 && format.num_orders == 0;
 }
 
 // The words that hold the values of a row of GGUF's blocks for 128 columns: factors, four a word,
@@ -140,9 +152,9 @@ constexpr GgufWords gguf_words(int32_t group_cols, int32_t block_cols, bool has_
 // [num_cols / 128, words.count, num_rows]. Factors and codes of 8 bits are stored with their sign
 // bit turned over, as their distance to -128.
 //
-// Codes of 4 bits lie as those of Uint4Layout. Of 64 columns with 8 bits, word w of the 16 bytes t
-// has columns 16 w + 4 t to 16 w + 4 t + 3: so four lanes have 16 columns, the smallest group, in a
-// word each.
+// Codes of 4 bits lie as those of IntegerLayout. Of 64 columns with 8 bits, word w of the 16 bytes
+// t has columns 16 w + 4 t to 16 w + 4 t + 3: so four lanes have 16 columns, the smallest group, in
+// a word each.
 struct GgufLayout {
   int64_t row_bytes = 0;  // of codes
   int64_t values_at = 0;  // bytes from the first code to the first word
@@ -185,8 +197,9 @@ inline size_t row_major_bytes(int64_t num_rows, int64_t num_cols, WeightFormat f
     const auto num_bytes = static_cast<size_t>(gguf_layout(format, num_rows, num_cols).num_bytes);
     return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
-  if (is_uint4(format)) {
-    const auto num_bytes = static_cast<size_t>(uint4_layout(format, num_rows, num_cols).num_bytes);
+  if (stores_integers(format)) {
+    const auto num_bytes =
+        static_cast<size_t>(integer_layout(format, num_rows, num_cols).num_bytes);
     return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   if (!stores_e4m3(format)) expect_weight_format("pack_weight", format, WeightFormat::kBFloat16);

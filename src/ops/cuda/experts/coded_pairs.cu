@@ -13,10 +13,13 @@
 #include "ops/cuda/experts/write_sum.cuh"
 #include "ops/cuda/matmul/e4m3_codec.cuh"
 #include "ops/cuda/matmul/gguf_codec.cuh"
-#include "ops/cuda/matmul/uint4_codec.cuh"
+#include "ops/cuda/matmul/integer_codec.cuh"
+#include "ops/cuda/matmul/state.h"
 
 namespace sluice::cuda {
 namespace {
+
+constexpr int kGatherThreads = 256;
 
 // What a kernel gets.
 template <typename Codec>
@@ -24,6 +27,7 @@ struct PairsCall {
   typename Codec::Call weights;  // of the first expert; without x and out
   int64_t stride;                // bytes from an expert to the next
   ExpertCall call;
+  const uint16_t* gathered;  // [pairs][orders][columns]: what pairs multiply, of ordered columns
 };
 
 // How the products are cut: parts as those of skinny_ring.cuh, of the gates of each pair or of the
@@ -66,6 +70,22 @@ __device__ inline SkinnyCall row_of(const ExpertCall& call, int pair) {
   return row;
 }
 
+// The same in the orders of the pair's expert.
+template <typename Codec, bool kGates>
+__device__ inline ColumnsOf<Codec, false> columns_of(const PairsCall<Codec>& all, int pair,
+                                                     int own_part, const Lane& lane) {
+  SkinnyCall row = row_of<kGates>(all.call, pair);
+  if constexpr (Codec::kHasOrders) {
+    row.x = all.gathered + int64_t{pair} * all.weights.layout.num_orders * row.k;
+  }
+  ColumnsOf<Codec, false> x(row, lane);
+  if constexpr (Codec::kHasOrders) {
+    const int64_t expert = all.call.experts[pair];
+    x.template move_to<kGates>(all.weights.at(expert * all.stride), own_part);
+  }
+  return x;
+}
+
 template <typename Codec, int kDepth, bool kGates>
 __global__ void __launch_bounds__(kRingThreads)
     multiply_pairs(const __grid_constant__ PairsCall<Codec> all) {
@@ -97,7 +117,7 @@ __global__ void __launch_bounds__(kRingThreads)
     Sums<kRingTiles, false> sums;
     for (int group = warp; group < walk.num_groups; group += kRingWarps) {
       const int pair = walk.pair(part, group);
-      Columns<Codec, false> x(row_of<kGates>(call, pair), lane);
+      auto x = columns_of<Codec, kGates>(all, pair, walk.own_part(part), lane);
       x.load(walk.own_group(group));
       asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
       __syncwarp();  // scales were copied by other lanes
@@ -175,16 +195,57 @@ SkinnyCall product_of(const PackedExperts& experts, int32_t gated) {
 }
 
 template <typename Codec, bool kGates>
-void multiply(CudaStream& stream, const ExpertCall& call, const typename Codec::Call& weights) {
+void multiply(CudaStream& stream, const ExpertCall& call, const typename Codec::Call& weights,
+              const uint16_t* gathered = nullptr) {
   const PackedExperts& experts = kGates ? call.gate_up : call.down;
-  launch_product<Codec, kGates>(stream,
-                                {weights, static_cast<int64_t>(experts.stride_bytes), call});
+  launch_product<Codec, kGates>(
+      stream, {weights, static_cast<int64_t>(experts.stride_bytes), call, gathered});
+}
+
+struct GatherCall {
+  IntegerCall weights;  // of the first expert
+  int64_t stride;       // bytes from an expert to the next
+  ExpertCall call;
+  uint32_t* to;  // as PairsCall::gathered, in pairs of bf16
+};
+
+// grid: (parts of the columns, orders, pairs). A thread has two columns of what a pair multiplies.
+template <bool kGates>
+__global__ void __launch_bounds__(kGatherThreads)
+    gather_columns(const __grid_constant__ GatherCall all) {
+  const int at = static_cast<int>(blockIdx.x) * kGatherThreads + static_cast<int>(threadIdx.x);
+  const auto pair = static_cast<int>(blockIdx.z);
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  const SkinnyCall row = row_of<kGates>(all.call, pair);
+  if (at >= row.k / 2) return;
+  const IntegerCall weights = all.weights.at(int64_t{all.call.experts[pair]} * all.stride);
+  const int64_t order = blockIdx.y;
+  const int2 columns = reinterpret_cast<const int2*>(weights.orders() + order * row.k)[at];
+  all.to[(int64_t{pair} * gridDim.y + order) * (row.k / 2) + at] =
+      row.x[columns.x] | static_cast<uint32_t>(row.x[columns.y]) << 16;
 }
 
 template <bool kGates>
-void multiply_uint4(CudaStream& stream, const ExpertCall& call, const Uint4Call& weights) {
-  weights.layout.group_cols == kGroup ? multiply<Uint4Codec<true>, kGates>(stream, call, weights)
-                                      : multiply<Uint4Codec<false>, kGates>(stream, call, weights);
+void multiply_integers(CudaStream& stream, const ExpertCall& call, const IntegerCall& weights) {
+  const auto num_orders = static_cast<unsigned>(weights.layout.num_orders);
+  std::byte* gathered = nullptr;
+  if (num_orders > 0) {
+    gathered = matmul_state(stream).converted().data();
+    const auto num_parts =
+        static_cast<unsigned>((weights.product.k / 2 + kGatherThreads - 1) / kGatherThreads);
+    launch_early(stream, gather_columns<kGates>,
+                 {.grid = dim3(num_parts, num_orders, static_cast<unsigned>(call.num_pairs())),
+                  .block = dim3(kGatherThreads)},
+                 {.weights = weights,
+                  .stride = static_cast<int64_t>(kGates ? call.gate_up.stride_bytes
+                                                        : call.down.stride_bytes),
+                  .call = call,
+                  .to = reinterpret_cast<uint32_t*>(gathered)});
+  }
+  with_integer_codec(weights.layout, [&]<typename Codec>() {
+    multiply<Codec, kGates>(stream, call, weights, reinterpret_cast<const uint16_t*>(gathered));
+  });
 }
 
 template <bool kGates>
@@ -203,8 +264,9 @@ void multiply_codes(CudaStream& stream, const ExpertCall& call) {
   } else if (stores_e4m3(first.format)) {
     multiply<E4m3Codec, kGates>(stream, call, {product, e4m3_scales_of(first)});
   } else {
-    multiply_uint4<kGates>(stream, call,
-                           {product, uint4_layout(first.format, first.num_rows, first.num_cols)});
+    multiply_integers<kGates>(
+        stream, call,
+        {product, integer_layout(first.format, first.num_rows, first.num_cols), first.num_cols});
   }
 }
 

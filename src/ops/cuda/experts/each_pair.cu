@@ -13,6 +13,7 @@
 #include "ops/cuda/experts/experts.h"
 #include "ops/cuda/experts/write_sum.cuh"
 #include "ops/cuda/matmul/coded_rows.cuh"
+#include "ops/cuda/matmul/state.h"
 #include "ops/cuda/rows/silu.cuh"
 
 namespace sluice::cuda {
@@ -169,13 +170,28 @@ void multiply_downs(CudaStream& stream, const ExpertCall& call) {
   stores_e4m3(format) ? launch_sums<E4m3Rows>(stream, call) : launch_sums<Bf16Rows>(stream, call);
 }
 
+// Rows whose pairs fit a grid, and, where columns have orders, the scratch in which they lie in
+// these.
+int32_t rows_at_once(CudaStream& stream, const ExpertCall& call) {
+  constexpr int64_t kMaxGridRows = 32768;  // of the 65535 that a grid may have
+  const int64_t columns = std::max(int64_t{call.gate_up.first.format.num_orders} * call.hidden,
+                                   int64_t{call.down.first.format.num_orders} * call.intermediate);
+  int64_t pairs = kMaxGridRows;
+  if (columns > 0) {
+    const auto scratch = static_cast<int64_t>(matmul_state(stream).converted().size());
+    pairs = std::min(pairs, scratch / (columns * int64_t{sizeof(uint16_t)}));
+  }
+  SLUICE_CHECK(pairs >= call.num_slots, "{} slots of {} columns", call.num_slots, columns);
+  return static_cast<int32_t>(pairs / call.num_slots);
+}
+
 }  // namespace
 
 void run_each_pair(CudaStream& stream, const ExpertCall& call) {
-  constexpr int32_t kMaxGridRows = 32768;  // of the 65535 that a grid may have
   SLUICE_CHECK(call.num_slots <= kMaxSlots, "{} slots", call.num_slots);
+  const int32_t most = rows_at_once(stream, call);
   for (int32_t begin = 0; begin < call.num_rows;) {
-    const int32_t count = std::min(call.num_rows - begin, kMaxGridRows / call.num_slots);
+    const int32_t count = std::min(call.num_rows - begin, most);
     const ExpertCall part = part_of(call, begin, count);
     multiply_gates(stream, part);
     multiply_downs(stream, part);

@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/matmul/convert.h"
+#include "ops/cuda/matmul/integers.h"
 #include "ops/cuda/matmul/state.h"
 
 namespace sluice::cuda {
@@ -25,7 +26,7 @@ bool has_vectors(const ExpertMlpArgs& args) {
 }
 
 void expect_kernel(WeightFormat format) {
-  if (is_uint4(format) || stores_e4m3(format) || has_gguf_kernels(format)) return;
+  if (stores_integers(format) || stores_e4m3(format) || has_gguf_kernels(format)) return;
   expect_weight_format("expert_mlp", format, WeightFormat::kBFloat16);
 }
 
@@ -113,7 +114,8 @@ void multiply_as_codes(CudaStream& stream, const ExpertMlpArgs& args, const Expe
 // Whether an expert fits the scratch, if it needs one.
 bool fits_scratch(CudaStream& stream, const PackedExperts& experts) {
   return experts.first.format == WeightFormat::kBFloat16 ||
-         experts_at_once(experts.first, matmul_state(stream).converted().size()) > 0;
+         (experts_at_once(experts.first, matmul_state(stream).converted().size()) > 0 &&
+          has_order_kernels(stream, experts.first));
 }
 
 }  // namespace

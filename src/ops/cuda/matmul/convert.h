@@ -29,9 +29,9 @@ struct ConvertArgs {
 // 16 bytes.
 void convert_to_bf16(CudaStream& stream, const ConvertArgs& args);
 
-// Its kernels, by format (matmul/e4m3.cu, uint4.cu, gguf.cu).
+// Its kernels, by format (matmul/e4m3.cu, integers.cu, gguf.cu).
 void convert_e4m3(CudaStream& stream, const ConvertArgs& args);
-void convert_uint4(CudaStream& stream, const ConvertArgs& args);
+void convert_integers(CudaStream& stream, const ConvertArgs& args);
 void convert_gguf(CudaStream& stream, const ConvertArgs& args);
 
 }  // namespace cuda

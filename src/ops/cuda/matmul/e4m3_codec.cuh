@@ -61,6 +61,7 @@ struct E4m3Codec {
   static constexpr int kPieces = 2;  // halves of a group
   static constexpr int kScales = 1;
   static constexpr bool kHasZeros = false;
+  static constexpr bool kHasOrders = false;
   static constexpr int kNeighbours = 8;  // of load_columns
 
   __device__ static int first_column(const Lane& lane) { return lane.quarter() * 16; }

@@ -8,8 +8,8 @@
 
 #include <cuda_fp16.h>
 
+#include "ops/cuda/matmul/integer_codec.cuh"
 #include "ops/cuda/matmul/skinny_ring.cuh"
-#include "ops/cuda/matmul/uint4_codec.cuh"
 #include "ops/cuda/op_memory.h"
 
 namespace sluice::cuda {
@@ -69,6 +69,7 @@ struct GgufValueCodec {
   static constexpr int kScalesAt = kWords.scales_at;
   static constexpr int kScales = kWords.count;
   static constexpr bool kHasZeros = false;
+  static constexpr bool kHasOrders = false;
 
   __device__ static int row_bytes(const Call& all) {
     return static_cast<int>(all.layout.row_bytes);
@@ -157,9 +158,9 @@ struct Gguf4Codec : GgufValueCodec<32, kBlockCols, true> {
 };
 
 // A code of 8 bits is stored as its distance to -128, and such a byte is a bf16 2^133 times
-// smaller, as in uint4_codec.cuh. The sums of all rows begin with -128 times those of x, a product
-// with a constant, which costs less than to subtract 128 from each code. A lane has four columns of
-// every group of 16, which are those of one product.
+// smaller, as in integer_codec.cuh. The sums of all rows begin with -128 times those of x, a
+// product with a constant, which costs less than to subtract 128 from each code. A lane has four
+// columns of every group of 16, which are those of one product.
 template <int kGroupCols, int kBlockCols, bool kMinima>
 struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
   static constexpr int kPieces = 2;  // halves of a group of 128

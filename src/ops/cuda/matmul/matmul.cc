@@ -11,10 +11,10 @@
 #include "ops/cuda/matmul/convert.h"
 #include "ops/cuda/matmul/e4m3.h"
 #include "ops/cuda/matmul/gguf.h"
+#include "ops/cuda/matmul/integers.h"
 #include "ops/cuda/matmul/quantize_rows.h"
 #include "ops/cuda/matmul/skinny.h"
 #include "ops/cuda/matmul/state.h"
-#include "ops/cuda/matmul/uint4.h"
 
 namespace sluice::cuda {
 namespace {
@@ -147,32 +147,45 @@ struct CodeKernels {
 // vectors nor a shape for the library.
 void multiply_codes(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args,
                     const CodeKernels& kernels) {
-  if (!has_vectors(args.x, args.weight)) return kernels.any(stream, args);
+  if (!has_vectors(args.x, args.weight) || !has_order_kernels(stream, args.weight)) {
+    return kernels.any(stream, args);
+  }
   if (args.x.dim(0) <= kMaxSkinnyRows) return kernels.skinny(stream, args);
   const bool fits_library = args.weight.num_rows % 8 == 0 && is_multiple_of_16(args.out.bytes()) &&
                             args.weight.num_cols * 16 <= static_cast<int64_t>(kConvertedBytes);
   fits_library ? multiply_converted(stream, handle, args) : kernels.any(stream, args);
 }
 
-void multiply_uint4(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
-  multiply_codes(stream, handle, args, {.skinny = matmul_skinny_uint4, .any = matmul_any_uint4});
+void multiply_integers(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  multiply_codes(stream, handle, args,
+                 {.skinny = matmul_skinny_integers, .any = matmul_any_integers});
 }
 
 void multiply_gguf(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
   multiply_codes(stream, handle, args, {.skinny = matmul_skinny_gguf, .any = matmul_any_gguf});
 }
 
+// Whether few rows are multiplied and gated at once. Four zero points are read together, and so are
+// the orders of kOrderRows rows.
+bool has_gated_kernel(CudaStream& stream, const GatedProductArgs& args) {
+  const WeightFormat format = args.weight.format;
+  if (stores_e4m3(format)) return has_e4m3_vectors(args.x, args.weight);
+  const int64_t multiple = format.num_orders > 0 ? kOrderRows : 4;
+  return has_vectors(args.x, args.weight) && args.out.dim(1) % multiple == 0 &&
+         has_order_kernels(stream, args.weight);
+}
+
 // What multiplies a format that has kernels.
 using Multiply = void (*)(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args);
 
 Multiply multiply_of(WeightFormat format) {
-  if (is_uint4(format)) return multiply_uint4;
+  if (stores_integers(format)) return multiply_integers;
   if (stores_gguf(format)) return multiply_gguf;
   return stores_e4m3(format) ? multiply_e4m3 : multiply;
 }
 
 void expect_kernel(std::string_view op, WeightFormat format) {
-  if (is_uint4(format) || stores_e4m3(format) || has_gguf_kernels(format)) return;
+  if (stores_integers(format) || stores_e4m3(format) || has_gguf_kernels(format)) return;
   expect_weight_format(op, format, WeightFormat::kBFloat16);
 }
 
@@ -180,7 +193,7 @@ void expect_kernel(std::string_view op, WeightFormat format) {
 
 void convert_to_bf16(CudaStream& stream, const ConvertArgs& args) {
   if (stores_gguf(args.weight.format)) return convert_gguf(stream, args);
-  stores_e4m3(args.weight.format) ? convert_e4m3(stream, args) : convert_uint4(stream, args);
+  stores_e4m3(args.weight.format) ? convert_e4m3(stream, args) : convert_integers(stream, args);
 }
 
 void prepare_matmul(CudaStream& stream, size_t converted_bytes) {
@@ -216,16 +229,13 @@ void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
   const bool is_e4m3 = stores_e4m3(args.weight.format);
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;
-  // Four zero points are read at once.
-  const bool vectors = is_e4m3 ? has_e4m3_vectors(args.x, args.weight)
-                               : has_vectors(args.x, args.weight) && args.out.dim(1) % 4 == 0;
-  if (args.x.dim(0) > kMaxSkinnyRows || !vectors) {
+  if (args.x.dim(0) > kMaxSkinnyRows || !has_gated_kernel(stream, args)) {
     matmul(stream, {.x = args.x, .weight = args.weight, .bias = {}, .out = args.gate_up});
     return swiglu(stream, {.gate_up = args.gate_up, .out = args.out});
   }
   stream.submit("gated_product", [&](cudaStream_t) {
     if (is_e4m3) return gated_skinny_e4m3(stream, args);
-    if (is_uint4(args.weight.format)) return gated_skinny_uint4(stream, args);
+    if (stores_integers(args.weight.format)) return gated_skinny_integers(stream, args);
     if (stores_gguf(args.weight.format)) return gated_skinny_gguf(stream, args);
     gated_skinny(
         stream, args,

@@ -15,9 +15,9 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/matmul/e4m3.h"
 #include "ops/cuda/matmul/gguf.h"
+#include "ops/cuda/matmul/integers.h"
 #include "ops/cuda/matmul/matmul.h"
 #include "ops/cuda/matmul/state.h"
-#include "ops/cuda/matmul/uint4.h"
 
 namespace sluice::cuda {
 namespace {
@@ -100,9 +100,9 @@ void pack_scales(cudaStream_t handle, const PackWeightArgs& args, MatmulState& s
 void CudaOps::pack_weight(Stream& on, const PackWeightArgs& args) const {
   const bool is_e4m3 = stores_e4m3(args.dst.format);
   CudaStream& stream = as_cuda(on);
-  if (is_uint4(args.dst.format) || has_gguf_kernels(args.dst.format)) {
+  if (stores_integers(args.dst.format) || has_gguf_kernels(args.dst.format)) {
     return stream.submit("pack_weight", [&](cudaStream_t handle) {
-      const auto pack = stores_gguf(args.dst.format) ? pack_gguf : pack_uint4;
+      const auto pack = stores_gguf(args.dst.format) ? pack_gguf : pack_integers;
       pack(handle, args, matmul_state(stream));
     });
   }

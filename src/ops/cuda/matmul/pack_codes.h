@@ -1,6 +1,6 @@
 // How rows of codes, and the values of their groups, go through pinned memory to a weight.
 //
-// Used by pack_uint4.cc and pack_gguf.cc. Thread rule: as WeightStaging.
+// Used by pack_integers.cc and pack_gguf.cc. Thread rule: as WeightStaging.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using PackRow = void (*)(const uint8_t* codes, int64_t k, std::byte* to);
 void pack_rows(cudaStream_t handle, const PackWeightArgs& args, int64_t row_bytes, PackRow pack_row,
                MatmulState& state);
 
-// A row of codes of 4 bits in the order of Uint4Layout.
+// A row of codes of 4 bits in the order of IntegerLayout.
 void pack_uint4_row(const uint8_t* codes, int64_t k, std::byte* to);
 
 // Where values lie: [num_lines, stride], of which the rows of `src` are columns.

@@ -180,6 +180,10 @@ struct Columns {
     to_high = int64_t{8} * call.k;
   }
 
+  __device__ const Columns& of(int /*tile*/) const { return *this; }
+  template <bool kGated>
+  __device__ void move_to(const typename Codec::Call& /*all*/, int /*part*/) {}
+
   __device__ void load(int group) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -199,6 +203,46 @@ struct Columns {
   }
 };
 
+// The same where the rows of each tile have an order of columns: x lies in all of them. Only for up
+// to 8 rows of x, since those of two tiles would not fit the registers.
+template <typename Codec>
+struct OrderedColumns {
+  static_assert(kRingTiles == 2);
+  const uint16_t* first;  // in the first order
+  Columns<Codec, false> tiles[kRingTiles];
+
+  __device__ OrderedColumns(const SkinnyCall& call, const Lane& lane)
+      : tiles{{call, lane}, {call, lane}} {
+    first = tiles[0].x;
+  }
+
+  __device__ const Columns<Codec, false>& of(int tile) const { return tiles[tile]; }
+
+  // To the orders of a part, or past the last one to any.
+  template <bool kGated>
+  __device__ void move_to(const typename Codec::Call& all, int part) {
+#pragma unroll
+    for (int tile = 0; tile < kRingTiles; ++tile) {
+      const int row = weight_row<kGated>(all.product, part, tile * kRingTileRows);
+      tiles[tile].x = first + all.order_of(min(row, all.product.n - 1)) * all.order_stride;
+    }
+  }
+
+  __device__ void load(int group) {
+#pragma unroll
+    for (Columns<Codec, false>& tile : tiles) tile.load(group);
+  }
+
+  __device__ void prepare() {
+#pragma unroll
+    for (Columns<Codec, false>& tile : tiles) tile.prepare();
+  }
+};
+
+template <typename Codec, bool kHigh>
+using ColumnsOf =
+    std::conditional_t<Codec::kHasOrders, OrderedColumns<Codec>, Columns<Codec, kHigh>>;
+
 // The sums of a lane: rows g and g + 8 of each tile, for two rows of x, and for two of those from 8
 // on.
 template <int kTiles, bool kHigh>
@@ -208,9 +252,8 @@ struct Sums {
 
   // Eight columns of rows `upper` = g and `lower` = g + 8 of a tile; pair i of both are the columns
   // of pair i of x.
-  template <typename Codec>
-  __device__ void add(int tile, const Columns<Codec, kHigh>& x, int i, const Bf16x8& upper,
-                      const Bf16x8& lower) {
+  template <typename X>
+  __device__ void add(int tile, const X& x, int i, const Bf16x8& upper, const Bf16x8& lower) {
 #pragma unroll
     for (int p = 0; p < 4; p += 2) {
       const uint32_t w[4] = {upper.pairs[p], lower.pairs[p], upper.pairs[p + 1],
@@ -220,20 +263,23 @@ struct Sums {
   }
 
   // Pairs p and p + 1 of these columns: w as multiply_tile has it.
-  template <typename Codec>
-  __device__ void add_pairs(int tile, const Columns<Codec, kHigh>& x, int i, int p,
-                            const uint32_t (&w)[4]) {
-    multiply_tile(low[tile], w, x.low[i].pairs[p], x.low[i].pairs[p + 1]);
-    if (kHigh) multiply_tile(high[tile], w, x.high[i].pairs[p], x.high[i].pairs[p + 1]);
+  template <typename X>
+  __device__ void add_pairs(int tile, const X& x, int i, int p, const uint32_t (&w)[4]) {
+    const auto& of_tile = x.of(tile);
+    multiply_tile(low[tile], w, of_tile.low[i].pairs[p], of_tile.low[i].pairs[p + 1]);
+    if (kHigh) multiply_tile(high[tile], w, of_tile.high[i].pairs[p], of_tile.high[i].pairs[p + 1]);
   }
 
-  // Subtracts sums of x, the same for all rows, times the zero points of the lane's rows.
-  __device__ void subtract(int tile, const Sums<1, kHigh>& of_x, float upper, float lower) {
+  // Subtracts sums of x, the same for all rows of a tile, or of all tiles, times the zero points of
+  // the lane's rows.
+  template <int kTilesOfX>
+  __device__ void subtract(int tile, const Sums<kTilesOfX, kHigh>& of_x, float upper, float lower) {
+    const int of_tile = tile % kTilesOfX;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float zero = i < 2 ? upper : lower;
-      low[tile][i] = __fmaf_rn(-zero, of_x.low[0][i], low[tile][i]);
-      if (kHigh) high[tile][i] = __fmaf_rn(-zero, of_x.high[0][i], high[tile][i]);
+      low[tile][i] = __fmaf_rn(-zero, of_x.low[of_tile][i], low[tile][i]);
+      if (kHigh) high[tile][i] = __fmaf_rn(-zero, of_x.high[of_tile][i], high[tile][i]);
     }
   }
 
@@ -332,7 +378,8 @@ __global__ void __launch_bounds__(kRingThreads)
   for (int slot = 0; slot < kDepth; ++slot) copy_next(slot);
   let_next_kernel_start();
   wait_for_earlier_work();
-  Columns<Codec, kHigh> x(call, lane);
+  ColumnsOf<Codec, kHigh> x(call, lane);
+  x.template move_to<kGated>(all, static_cast<int>(blockIdx.x));
   x.load(warp);
   int slot = 0;
   int turn = 0;
@@ -344,7 +391,9 @@ __global__ void __launch_bounds__(kRingThreads)
       x.prepare();
       Codec::add_group(ring[warp][slot], x, lane, sums);
       // Here, since copy_next takes about as long as the load.
-      x.load(group + kRingWarps < num_groups ? group + kRingWarps : warp);
+      const bool is_last = group + kRingWarps >= num_groups;
+      if (is_last) x.template move_to<kGated>(all, part + static_cast<int>(gridDim.x));
+      x.load(is_last ? warp : group + kRingWarps);
       __syncwarp();
       copy_next(slot);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
@@ -416,22 +465,31 @@ inline SkinnyCall rows_of(SkinnyCall call, int first, int count, DType out) {
   return call;
 }
 
-// On a GPU with less shared memory than Hopper's the weight is read once for every 4 or 8 rows.
+// Reads the weight once for every kRows rows of x.
+template <typename Codec, int kDepth, int kRows>
+void launch_few_rows(CudaStream& stream, const typename Codec::Call& call, DType out) {
+  for (int first = 0; first < call.product.m; first += kRows) {
+    auto part = call;
+    part.product = rows_of(call.product, first, kRows, out);
+    launch_ring<Codec, kDepth, false>(stream, part, out);
+  }
+}
+
+// On a GPU with less shared memory than Hopper's a kernel has 4 or 8 rows of x, and 8 where columns
+// have orders.
 template <typename Codec>
 void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out) {
+  constexpr bool kTakesAll = !Codec::kHasOrders;
   constexpr int kSmallRows = ring_rows<Codec, kSmallRingDepth, false>();
   static_assert(ring_shared_bytes<Codec, kSmallRingDepth, false>(kSmallRows) <= kLeastSharedBytes);
-  constexpr size_t kMostBytes = ring_shared_bytes<Codec, kRingDepth, true>(16);
-  if (kMostBytes <= stream.cuda_device().properties().sharedMemPerBlockOptin) {
-    call.product.m > 8 ? launch_ring<Codec, kRingDepth, true>(stream, call, out)
-                       : launch_ring<Codec, kRingDepth, false>(stream, call, out);
-    return;
+  constexpr size_t kMostBytes = ring_shared_bytes<Codec, kRingDepth, kTakesAll>(kTakesAll ? 16 : 8);
+  if (kMostBytes > stream.cuda_device().properties().sharedMemPerBlockOptin) {
+    return launch_few_rows<Codec, kSmallRingDepth, kSmallRows>(stream, call, out);
   }
-  for (int first = 0; first < call.product.m; first += kSmallRows) {
-    auto part = call;
-    part.product = rows_of(call.product, first, kSmallRows, out);
-    launch_ring<Codec, kSmallRingDepth, false>(stream, part, out);
+  if constexpr (kTakesAll) {
+    if (call.product.m > 8) return launch_ring<Codec, kRingDepth, true>(stream, call, out);
   }
+  launch_few_rows<Codec, kRingDepth, 8>(stream, call, out);
 }
 
 }  // namespace sluice::cuda

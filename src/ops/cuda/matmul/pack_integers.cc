@@ -1,14 +1,14 @@
-// Orders integers of 4 bits for the kernels while they go through pinned memory, and their scales
-// and zero points by group.
+// Orders integers for the kernels while they go through pinned memory, and their scales and zero
+// points by group; and stores the orders of columns.
 //
-// Bound: the host's threads, which read one byte for each integer and write half of one.
+// Bound: the host's threads, which read one byte for each integer and write one or half of one.
 #include <algorithm>
 #include <cstring>
 #include <span>
 #include <vector>
 
+#include "ops/cuda/matmul/integers.h"
 #include "ops/cuda/matmul/pack_codes.h"
-#include "ops/cuda/matmul/uint4.h"
 #include "ops/cuda/op_memory.h"
 
 namespace sluice::cuda {
@@ -25,6 +25,19 @@ uint32_t word_of(const uint8_t* codes, int64_t column, int64_t k) {
     word |= static_cast<uint32_t>(codes[column + i]) << (i % 2 * 16 + i / 2 * 4);
   }
   return word;
+}
+
+// A row of codes of 8 bits in the order of IntegerLayout; past its end they are 0.
+void pack_uint8_row(const uint8_t* codes, int64_t k, std::byte* to) {
+  for (int64_t first = 0; first < k; first += kIntegerColumns) {
+    for (int64_t i = 0; i < kIntegerColumns / kWordColumns; ++i, to += kWordColumns) {
+      const int64_t column = first + i / 8 * 64 + i % 2 * 32 + i % 8 / 2 * kWordColumns;
+      std::memset(to, 0, kWordColumns);
+      if (column < k) {
+        std::memcpy(to, codes + column, static_cast<size_t>(std::min(kWordColumns, k - column)));
+      }
+    }
+  }
 }
 
 void read_rows(const PackWeightArgs& args, int64_t row, std::span<std::byte> codes) {
@@ -72,11 +85,38 @@ void pack_groups(cudaStream_t handle, const PackWeightArgs& args, const Value* v
   pack_values<Value>(handle, args, lines, value_of, state);
 }
 
+void copy_words(cudaStream_t handle, std::span<const int32_t> words, std::byte* to,
+                MatmulState& state) {
+  const auto bytes = std::as_bytes(words);
+  const auto fetch = [&](size_t offset, std::span<std::byte> piece) {
+    std::memcpy(piece.data(), bytes.data() + offset, piece.size());
+  };
+  const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
+    check_cuda(cudaMemcpyAsync(to + offset, piece, num_bytes, cudaMemcpyDefault, handle),
+               "cudaMemcpyAsync");
+  };
+  state.staging().run(handle, bytes.size(), fetch, enqueue);
+}
+
+// The order of the rows of `src`, and for each kOrderRows of them that they have this one.
+void pack_order(cudaStream_t handle, const PackWeightArgs& args, const IntegerLayout& layout,
+                MatmulState& state) {
+  const auto k = static_cast<size_t>(args.dst.num_cols);
+  std::byte* const orders = args.dst.data + layout.orders_at;
+  copy_words(handle, {args.order.data<int32_t>(), k},
+             orders + static_cast<size_t>(args.order_index) * order_bytes(args.dst.num_cols),
+             state);
+  const std::vector<int32_t> of_rows(
+      static_cast<size_t>((args.src.dim(0) + kOrderRows - 1) / kOrderRows), args.order_index);
+  const auto begin = static_cast<size_t>(args.row_begin / kOrderRows) * sizeof(int32_t);
+  copy_words(handle, of_rows, args.dst.data + layout.order_of_rows_at + begin, state);
+}
+
 }  // namespace
 
 void pack_uint4_row(const uint8_t* codes, int64_t k, std::byte* to) {
-  for (int64_t first = 0; first < k; first += kUint4Columns) {
-    for (int64_t i = 0; i < kUint4Columns / kWordColumns; ++i, to += sizeof(uint32_t)) {
+  for (int64_t first = 0; first < k; first += kIntegerColumns) {
+    for (int64_t i = 0; i < kIntegerColumns / kWordColumns; ++i, to += sizeof(uint32_t)) {
       const int64_t column = first + i % 4 * 32 + i / 4 * kWordColumns;
       const uint32_t word = word_of(codes, column, k);
       std::memcpy(to, &word, sizeof word);
@@ -98,18 +138,20 @@ void pack_rows(cudaStream_t handle, const PackWeightArgs& args, int64_t row_byte
   state.staging().run(handle, static_cast<size_t>(args.src.dim(0) * row_bytes), fetch, enqueue);
 }
 
-void pack_uint4(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
-  const Uint4Layout layout = uint4_layout(args.dst.format, args.dst.num_rows, args.dst.num_cols);
+void pack_integers(cudaStream_t handle, const PackWeightArgs& args, MatmulState& state) {
+  const IntegerLayout layout =
+      integer_layout(args.dst.format, args.dst.num_rows, args.dst.num_cols);
   const auto lines_at = [&](int64_t offset) {
     return ValueLines{.first = args.dst.data + offset,
                       .num_lines = layout.num_groups,
                       .stride = layout.group_stride};
   };
-  pack_rows(handle, args, layout.row_bytes, pack_uint4_row, state);
+  pack_rows(handle, args, layout.row_bytes, layout.is_4 ? pack_uint4_row : pack_uint8_row, state);
   pack_groups(handle, args, args.scales.data<float>(), lines_at(layout.scales_at),
               layout.group_cols, state);
   pack_groups(handle, args, args.zeros.data<uint8_t>(), lines_at(layout.zeros_at),
               layout.group_cols, state);
+  if (layout.num_orders > 0) pack_order(handle, args, layout, state);
 }
 
 }  // namespace sluice::cuda
