@@ -94,12 +94,12 @@ struct IntegerLayout {
   int64_t num_groups = 0;
   int32_t group_stride = 0;  // a multiple of 4, since four zero points are read at once
   int32_t num_orders = 0;
-  bool is_4 = false;
   int64_t scales_at = 0;
   int64_t zeros_at = 0;
+  int64_t num_bytes = 0;
   int64_t orders_at = 0;
   int64_t order_of_rows_at = 0;
-  int64_t num_bytes = 0;
+  bool is_4 = false;
 };
 
 inline constexpr int64_t kIntegerColumns = 128;

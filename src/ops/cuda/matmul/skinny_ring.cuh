@@ -181,8 +181,6 @@ struct Columns {
   }
 
   __device__ const Columns& of(int /*tile*/) const { return *this; }
-  template <bool kGated>
-  __device__ void move_to(const typename Codec::Call& /*all*/, int /*part*/) {}
 
   __device__ void load(int group) {
 #pragma unroll
@@ -379,7 +377,7 @@ __global__ void __launch_bounds__(kRingThreads)
   let_next_kernel_start();
   wait_for_earlier_work();
   ColumnsOf<Codec, kHigh> x(call, lane);
-  x.template move_to<kGated>(all, static_cast<int>(blockIdx.x));
+  if constexpr (Codec::kHasOrders) x.template move_to<kGated>(all, blockIdx.x);
   x.load(warp);
   int slot = 0;
   int turn = 0;
@@ -391,9 +389,10 @@ __global__ void __launch_bounds__(kRingThreads)
       x.prepare();
       Codec::add_group(ring[warp][slot], x, lane, sums);
       // Here, since copy_next takes about as long as the load.
-      const bool is_last = group + kRingWarps >= num_groups;
-      if (is_last) x.template move_to<kGated>(all, part + static_cast<int>(gridDim.x));
-      x.load(is_last ? warp : group + kRingWarps);
+      if constexpr (Codec::kHasOrders) {
+        if (group + kRingWarps >= num_groups) x.template move_to<kGated>(all, part + gridDim.x);
+      }
+      x.load(group + kRingWarps < num_groups ? group + kRingWarps : warp);
       __syncwarp();
       copy_next(slot);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
