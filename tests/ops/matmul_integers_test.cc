@@ -13,17 +13,13 @@
 
 #include "op_test_util.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/rows/activation.h"
 #include "packed_weights.h"
 
 namespace sluice::testing {
 namespace {
 
 constexpr int64_t kSkinnyRows = 16;  // up to here a GPU does not round weights to bf16
-
-// A GPU has kernels for 4 bits without orders of columns.
-bool has_kernels(WeightFormat format) {
-  return testing_cpu() || (format.numbers == WeightNumbers::kUint4 && format.num_orders == 0);
-}
 
 // A matrix as it is packed: a scale and a zero point for each row and group of columns.
 struct IntegerMatrix {
@@ -143,7 +139,6 @@ TEST_P(MatmulIntegersTest, EveryShapeIsNearTheReference) {
                          << "m " << m << " n " << n << " k " << k << " group " << group_cols);
             const WeightFormat format = {
                 .numbers = numbers, .group_cols = group_cols, .num_orders = m == 3 ? 1 : 0};
-            if (!has_kernels(format)) continue;
             IntegerMatrix matrix = random_matrix(format, n, k);
             const PackedWeight weight = make_weight(machine, format, n, k);
             pack_at(machine, matrix, weight, 0);
@@ -158,70 +153,161 @@ TEST_P(MatmulIntegersTest, EveryShapeIsNearTheReference) {
 
 TEST_P(MatmulIntegersTest, RowsDoNotDependOnTheirNeighboursOnThreadsOrOnSharedMemory) {
   const int64_t n = 272;
-  const int64_t k = 700;
-  const WeightFormat format = {
-      .numbers = WeightNumbers::kUint4, .group_cols = 64, .num_orders = testing_cpu() ? 1 : 0};
-  const std::vector<int64_t> counts = testing_cpu() ? std::vector<int64_t>{1, 2, 5, 16, 17, 64, 100}
-                                                    : std::vector<int64_t>{1, 2, 5, kSkinnyRows};
-  IntegerMatrix matrix = random_matrix(format, n, k);
+  const int64_t k = 696;
+  const std::vector<int64_t> counts = testing_cpu()
+                                          ? std::vector<int64_t>{1, 2, 5, 16, 17, 64, 100}
+                                          : std::vector<int64_t>{1, 2, 5, 8, 9, kSkinnyRows};
   const auto x = random_bf16(100 * k, 4);
-  std::vector<float> whole;
-  for (int num_threads : {1, 3}) {
-    Machine machine(num_threads, num_threads == 3 ? kSmallGpuSharedBytes : 0);
-    const PackedWeight weight = make_weight(machine, format, n, k);
-    pack_at(machine, matrix, weight, 0);
-    if (whole.empty()) whole = multiply(machine, x, counts.back(), weight, GetParam());
-    for (const int64_t m : counts) {
-      const auto part = multiply(machine, x, m, weight, GetParam());
-      EXPECT_EQ(std::memcmp(part.data(), whole.data(), part.size() * sizeof(float)), 0)
-          << "m " << m << " threads " << num_threads;
+  for (const WeightNumbers numbers : {WeightNumbers::kUint4, WeightNumbers::kUint8}) {
+    for (const int32_t num_orders : {0, 1}) {
+      const WeightFormat format = {.numbers = numbers, .group_cols = 64, .num_orders = num_orders};
+      IntegerMatrix matrix = random_matrix(format, n, k);
+      std::vector<float> whole;
+      for (int num_threads : {1, 3}) {
+        Machine machine(num_threads, num_threads == 3 ? kSmallGpuSharedBytes : 0);
+        const PackedWeight weight = make_weight(machine, format, n, k);
+        pack_at(machine, matrix, weight, 0);
+        if (whole.empty()) whole = multiply(machine, x, counts.back(), weight, GetParam());
+        for (const int64_t m : counts) {
+          const auto part = multiply(machine, x, m, weight, GetParam());
+          EXPECT_EQ(std::memcmp(part.data(), whole.data(), part.size() * sizeof(float)), 0)
+              << "m " << m << " threads " << num_threads << " orders " << num_orders;
+        }
+      }
     }
   }
 }
 
-// As q, k and v: own scales at rows that begin in the middle of a panel; with orders at whole ones.
+// Matrices of these heights in one weight, each with numbers, and where the format has orders an
+// order, of its own; and where each begins.
+struct Stack {
+  PackedWeight weight;
+  std::vector<std::pair<int64_t, IntegerMatrix>> parts;
+};
+
+Stack pack_stack(Machine& machine, WeightFormat format, const std::vector<int64_t>& heights,
+                 int64_t k) {
+  const bool has_orders = format.num_orders > 0;
+  if (has_orders) format.num_orders = static_cast<int32_t>(heights.size());
+  const int64_t n = std::accumulate(heights.begin(), heights.end(), int64_t{0});
+  Stack stack{.weight = make_weight(machine, format, n, k), .parts = {}};
+  int64_t first = 0;
+  for (const int64_t height : heights) {
+    const auto index = static_cast<int32_t>(stack.parts.size());
+    stack.parts.emplace_back(first, random_matrix(format, height, k, static_cast<uint32_t>(index)));
+    pack_at(machine, stack.parts.back().second, stack.weight, first, has_orders ? index : 0);
+    first += height;
+  }
+  return stack;
+}
+
+// As q, k and v: own scales at rows that begin in the middle of a panel; with orders at whole ones,
+// of which a GPU multiplies two together. Every number of few rows, and many.
 TEST_P(MatmulIntegersTest, MatricesSideBySideKeepTheirScalesAndOrders) {
   Machine machine(2);
   const int64_t k = 200;
-  for (const bool has_orders : {false, true}) {
-    const std::vector<int64_t> heights = {has_orders ? 144 : 150, has_orders ? 48 : 51, 29};
-    const int64_t n = std::accumulate(heights.begin(), heights.end(), int64_t{0});
-    const WeightFormat format = {
-        .numbers = WeightNumbers::kUint4, .group_cols = 128, .num_orders = has_orders ? 3 : 0};
-    if (!has_kernels(format)) continue;
-    const PackedWeight weight = make_weight(machine, format, n, k);
-    const auto x = random_bf16(5 * k, 5);
-    std::vector<std::pair<int64_t, IntegerMatrix>> parts;
-    int64_t first = 0;
-    for (const int64_t height : heights) {
-      const auto index = static_cast<int32_t>(parts.size());
-      parts.emplace_back(first, random_matrix(format, height, k, static_cast<uint32_t>(index)));
-      pack_at(machine, parts.back().second, weight, first, has_orders ? index : 0);
-      first += height;
+  const auto x = random_bf16(100 * k, 5);
+  for (const WeightNumbers numbers : {WeightNumbers::kUint4, WeightNumbers::kUint8}) {
+    for (const int32_t group_cols : {0, 32, 128}) {
+      for (const bool has_orders : {false, true}) {
+        const auto heights =
+            has_orders ? std::vector<int64_t>{144, 48, 40} : std::vector<int64_t>{150, 51, 31};
+        const Stack stack = pack_stack(
+            machine,
+            {.numbers = numbers, .group_cols = group_cols, .num_orders = has_orders ? 1 : 0},
+            heights, k);
+        for (const int64_t m : {1, 2, 5, 7, 8, 9, 15, 16, 17, 100}) {
+          SCOPED_TRACE(::testing::Message()
+                       << "m " << m << " group " << group_cols << " orders " << has_orders
+                       << " 4 bits " << (numbers == WeightNumbers::kUint4));
+          const auto out = multiply(machine, x, m, stack.weight, GetParam());
+          for (const auto& [begin, part] : stack.parts) {
+            expect_near(out, x, m, part, begin, stack.weight.num_rows);
+          }
+        }
+      }
     }
-    const auto out = multiply(machine, x, 5, weight, GetParam());
-    for (const auto& [begin, part] : parts) expect_near(out, x, 5, part, begin, n);
   }
 }
 
-// With a single 1 in x and a scale of 1 the product is the number less its zero point.
+// Rows longer than what a block of threads takes at once, and parts of more blocks than one.
+TEST_P(MatmulIntegersTest, LongRowsKeepTheirOrders) {
+  Machine machine(2);
+  const int64_t k = 5128;
+  const auto x = random_bf16(24 * k, 6);
+  for (const WeightNumbers numbers : {WeightNumbers::kUint4, WeightNumbers::kUint8}) {
+    const Stack stack = pack_stack(
+        machine, {.numbers = numbers, .group_cols = 128, .num_orders = 1}, {16, 32, 16}, k);
+    for (const int64_t m : {1, 11, 24}) {
+      const auto out = multiply(machine, x, m, stack.weight, GetParam());
+      for (const auto& [begin, part] : stack.parts) {
+        expect_near(out, x, m, part, begin, stack.weight.num_rows);
+      }
+    }
+  }
+}
+
+// Gate and up of 48 rows have an order each; of 20 rows, one together.
+TEST(GatedIntegers, AreTheProductAndItsGate) {
+  Machine machine(2, 0);
+  const int64_t k = 136;
+  for (const WeightNumbers numbers : {WeightNumbers::kUint4, WeightNumbers::kUint8}) {
+    for (const auto& heights : {std::vector<int64_t>{48, 48}, std::vector<int64_t>{40}}) {
+      for (const int32_t num_orders : {0, 1}) {
+        const WeightFormat format = {
+            .numbers = numbers, .group_cols = 64, .num_orders = num_orders};
+        const Stack stack = pack_stack(machine, format, heights, k);
+        const int64_t width = stack.weight.num_rows / 2;
+        for (const int64_t m : {1, 9, 40}) {
+          const auto tensor = [&](int64_t columns) {
+            return machine.tensor(DType::kBF16, {m, columns});
+          };
+          const GatedProductArgs args = {
+              .x = machine.tensor(random_bf16(m * k, 7, 0x1p-20f), {m, k}),
+              .weight = stack.weight,
+              .gate_up = tensor(2 * width),
+              .out = tensor(width)};
+          const TensorView gate_up = tensor(2 * width), out = tensor(width);
+          gated_product(machine.stream(), args);
+          matmul(machine.stream(),
+                 {.x = args.x, .weight = stack.weight, .bias = {}, .out = gate_up});
+          swiglu(machine.stream(), {.gate_up = gate_up, .out = out});
+          machine.synchronize();
+          EXPECT_EQ(std::memcmp(args.out.bytes(), out.bytes(), out.num_bytes()), 0)
+              << "m " << m << " orders " << num_orders << " rows " << stack.weight.num_rows;
+        }
+      }
+    }
+  }
+}
+
+// With a single 1 in a row of x and a scale of 1 the product is the number less its zero point, in
+// bf16 too.
 TEST_P(MatmulIntegersTest, EveryCodeAndZeroPointIsExact) {
   Machine machine(1);
   for (const int num_codes : {16, 256}) {
     const WeightFormat format = {.numbers = num_codes == 16 ? WeightNumbers::kUint4
                                                             : WeightNumbers::kUint8};
-    if (!has_kernels(format)) continue;
-    IntegerMatrix matrix{.format = format, .n = int64_t{num_codes} * num_codes, .k = 1};
-    for (int i = 0; i < num_codes * num_codes; ++i) {
-      matrix.codes.push_back(static_cast<uint8_t>(i % num_codes));
-      matrix.zeros.push_back(static_cast<uint8_t>(i / num_codes));
-      matrix.scales.push_back(1.0f);
-    }
-    const PackedWeight weight = make_weight(machine, format, matrix.n, 1);
-    pack_at(machine, matrix, weight, 0);
-    const auto out = multiply(machine, {BFloat16(1.0f)}, 1, weight, GetParam());
-    for (int i = 0; i < num_codes * num_codes; ++i) {
-      EXPECT_EQ(out[static_cast<size_t>(i)], static_cast<float>(i % num_codes - i / num_codes));
+    for (const int64_t k : {1, 8}) {
+      IntegerMatrix matrix{.format = format, .n = int64_t{num_codes} * num_codes, .k = k};
+      for (int i = 0; i < num_codes * num_codes; ++i) {
+        matrix.codes.insert(matrix.codes.end(), static_cast<size_t>(k),
+                            static_cast<uint8_t>(i % num_codes));
+        matrix.zeros.push_back(static_cast<uint8_t>(i / num_codes));
+        matrix.scales.push_back(1.0f);
+      }
+      const PackedWeight weight = make_weight(machine, format, matrix.n, k);
+      pack_at(machine, matrix, weight, 0);
+      for (const int64_t m : {1, 17}) {
+        std::vector<BFloat16> x(static_cast<size_t>(m * k));
+        x.back() = BFloat16(1.0f);
+        const auto out = multiply(machine, x, m, weight, GetParam());
+        for (int i = 0; i < num_codes * num_codes; ++i) {
+          ASSERT_EQ(out[static_cast<size_t>((m - 1) * matrix.n + i)],
+                    static_cast<float>(i % num_codes - i / num_codes))
+              << "k " << k << " m " << m;
+        }
+      }
     }
   }
 }

@@ -35,19 +35,6 @@ void require_kernels(const ModelConfig& config, const Device& device) {
          "take --device cpu",
          states.shape.k_dim, kMaxCudaKDim);
   }
-  if (!config.quantization.present()) return;
-  const WeightFormat format = config.quantization.integer_format;
-  if (config.quantization.has_integers() && format.numbers != WeightNumbers::kUint4) {
-    fail(
-        ErrorCode::kUnsupported,
-        "the weights are integers of 8 bits, for which there are no kernels on a GPU yet; take the "
-        "model in BF16, FP8 or 4 bits, or --device cpu");
-  }
-  if (format.num_orders > 0) {
-    fail(ErrorCode::kUnsupported,
-         "the weights have orders of columns (desc_act, actorder), for which there are no kernels "
-         "on a GPU yet; take a model without, or --device cpu");
-  }
 }
 
 }  // namespace sluice

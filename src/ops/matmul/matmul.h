@@ -82,8 +82,7 @@ struct MatmulArgs {
 // Order: enqueue only. A row's bits depend on that row alone on the CPU; on CUDA they may depend on
 // m.
 // Errors: on CUDA products of many rows need cuBLASLt: an asynchronous kUnsupported where the
-// library is not there, kDevice where it has no algorithm; kUnsupported, thrown by the call, for
-// integers.
+// library is not there, kDevice where it has no algorithm.
 void matmul(Stream& stream, const MatmulArgs& args);
 
 struct EmbeddingArgs {

@@ -68,13 +68,6 @@ std::vector<IntegerKind> some_kinds() {
           {.form = IntegerForm::kGptqV2}};
 }
 
-// Those that the test's device runs: a GPU has kernels for 4 bits without orders of columns.
-std::vector<IntegerKind> kinds_that_run(std::vector<IntegerKind> kinds) {
-  if (testing::testing_cpu()) return kinds;
-  std::erase_if(kinds, [](const IntegerKind& kind) { return kind.bits != 4 || kind.ordered; });
-  return kinds;
-}
-
 // The weights of a directory on two threads.
 struct Loaded {
   std::unique_ptr<Device> device;
@@ -181,7 +174,7 @@ std::vector<Job> jobs() {
 
 // Alone or together and in chunks of any length, which a GPU does not promise, and wherever KV is.
 TEST(IntegerWeights, RowsDoNotDependOnEachOtherNorOnThePlaceOfKv) {
-  for (const IntegerKind& kind : kinds_that_run(some_kinds())) {
+  for (const IntegerKind& kind : some_kinds()) {
     SCOPED_TRACE(kind_name(kind));
     const TempDir dir;
     write_integer_model(kTinyModel, kind, dir.path());
@@ -224,13 +217,12 @@ TEST(IntegerWeights, AnswersAreThoseOfTheirNumbers) {
     const double least = kind.bits == 4 ? 1e-3 : 1e-6;
     EXPECT_GT(testing::nmse(answer, logits(testing::tiny_options(name).model)), least);
   };
-  for (const IntegerKind& kind : kinds_that_run(all_kinds())) compare(kTinyModel, kind);
+  for (const IntegerKind& kind : all_kinds()) compare(kTinyModel, kind);
   compare("qwen3-heads22-untied", {.form = kPacked, .group = -1});
   for (IntegerKind kind : some_kinds()) {
     kind.ordered = false;
     compare("qwen3moe-experts8-pair", kind);
   }
-  if (!testing::testing_cpu()) return;  // no kernels for 8 bits
   compare("llama-heads8-tied", {.form = kPacked, .bits = 8, .group = -1, .symmetric = true});
 }
 
@@ -393,26 +385,18 @@ TEST(IntegerWeights, OnlyABiasOfZerosIsIgnored) {
 }
 
 // A planned machine has no GPU that a kernel could run on.
-TEST(IntegerWeights, AGpuTakesFourBitsWithoutOrders) {
+TEST(IntegerWeights, AGpuTakesEveryKind) {
   const PlannedMachine machine{.gpu_bytes = size_t{24} << 30, .host_bytes = size_t{64} << 30};
-  const auto plan = [&](const IntegerKind& kind) {
+  for (const IntegerKind& kind : all_kinds()) {
     const TempDir dir;
     write_integer_model(kTinyModel, kind, dir.path());
-    return plan_memory(options_of(dir), machine);
-  };
-  EXPECT_TRUE(plan({.form = IntegerForm::kAwq}).fits);
-  const std::string eight =
-      expect_error(ErrorCode::kUnsupported, [&] { plan({.form = IntegerForm::kGptq, .bits = 8}); });
-  EXPECT_TRUE(contains(eight, "integers of 8 bits")) << eight;
-  EXPECT_TRUE(contains(eight, "--device cpu")) << eight;
-  const std::string ordered = expect_error(
-      ErrorCode::kUnsupported, [&] { plan({.form = IntegerForm::kGptq, .ordered = true}); });
-  EXPECT_TRUE(contains(ordered, "orders of columns")) << ordered;
+    EXPECT_TRUE(plan_memory(options_of(dir), machine).fits) << kind_name(kind);
+  }
 }
 
 // Dummy weights have the format of the configuration, and answers that are finite.
 TEST(IntegerWeights, DummyWeightsRun) {
-  for (const IntegerKind& kind : kinds_that_run(some_kinds())) {
+  for (const IntegerKind& kind : some_kinds()) {
     const TempDir dir;
     write_integer_model(kTinyModel, kind, dir.path());
     EngineOptions options = options_of(dir);

@@ -15,8 +15,9 @@ namespace sluice::testing {
 
 // The numbers of which integers of 4 bits less 8, times kScale, are exact.
 inline constexpr float kScale = 0x1p-6f;
-inline constexpr uint8_t kZero = 8;
-inline constexpr WeightFormat kIntegers = {.numbers = WeightNumbers::kUint4, .group_cols = 32};
+inline uint8_t zero_of(WeightFormat format) {
+  return format.numbers == WeightNumbers::kUint4 ? 8 : 201;
+}
 
 // Every scale is one of these, by the row's or block's number, and by the group's.
 inline float scale_of(int64_t row, int64_t group) {
@@ -47,7 +48,7 @@ inline float value_of(uint8_t code, float scale) {
 inline void round_to(WeightFormat format, std::vector<BFloat16>& values, int64_t num_rows,
                      int64_t num_cols) {
   for (size_t i = 0; i < values.size(); ++i) {
-    if (format.numbers == WeightNumbers::kUint4) {
+    if (stores_integers(format)) {
       const float number = std::round(static_cast<float>(values[i]) / kScale);
       values[i] = BFloat16(std::clamp(number, -8.0f, 7.0f) * kScale);
       continue;
@@ -96,6 +97,7 @@ inline void pack_integers(Machine& machine, const BFloat16* values, const Packed
   const int64_t k = dst.num_cols, groups = scales_per_row(dst.format, k);
   const int32_t index = row_begin > 0 ? 1 : 0;
   const bool is_ordered = dst.format.num_orders > 0;
+  const uint8_t zero = zero_of(dst.format);
   std::vector<int32_t> order;
   for (int64_t i = 0; i < k; ++i) {
     const int64_t other = index == 0 ? k - 1 - i : (i + 1) % k;
@@ -104,10 +106,10 @@ inline void pack_integers(Machine& machine, const BFloat16* values, const Packed
   std::vector<uint8_t> codes;
   for (int64_t i = 0; i < num_rows * k; ++i) {
     const auto value = static_cast<float>(values[i / k * k + order[static_cast<size_t>(i % k)]]);
-    codes.push_back(static_cast<uint8_t>(value / kScale + kZero));
+    codes.push_back(static_cast<uint8_t>(value / kScale + zero));
   }
   std::vector<float> scales(static_cast<size_t>(num_rows * groups), kScale);
-  std::vector<uint8_t> zeros(scales.size(), kZero);
+  std::vector<uint8_t> zeros(scales.size(), zero);
   pack_weight(machine.stream(),
               {.src = TensorView(codes.data(), DType::kU8, {num_rows, k}),
                .dst = dst,

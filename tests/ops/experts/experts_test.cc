@@ -255,13 +255,16 @@ Problem coded_problem(WeightFormat format, const Sizes& sizes, int64_t m,
 // Each expert has scales, and orders, of its own, wherever its weights begin. On a GPU few rows and
 // many have kernels of their own.
 TEST(ExpertMlp, MatchesDoublePrecisionWithCodes) {
-  std::vector<WeightFormat> formats = {kIntegers, WeightFormat::kE4m3Rows,
-                                       WeightFormat::kE4m3Groups};
-  formats.push_back({.numbers = WeightNumbers::kUint4, .group_cols = 32, .num_orders = 1});
-  formats.push_back({.numbers = WeightNumbers::kUint4});
+  std::vector<WeightFormat> formats = {WeightFormat::kE4m3Rows, WeightFormat::kE4m3Groups};
+  for (const WeightNumbers numbers : {WeightNumbers::kUint4, WeightNumbers::kUint8}) {
+    for (const int32_t group_cols : {0, 32}) {
+      for (const int32_t num_orders : {0, 1}) {
+        formats.push_back({.numbers = numbers, .group_cols = group_cols, .num_orders = num_orders});
+      }
+    }
+  }
   for (const CpuIsa isa : runnable_isas()) {
     for (const WeightFormat format : formats) {
-      if (!testing_cpu() && format.num_orders > 0) continue;
       for (const int64_t m : {1, 19, 300}) {
         expect_exact(coded_problem(format, {8, 2, 64, 48}, m), isa,
                      fmt::format("{}, {} rows", weight_format_name(format), m));
