@@ -43,8 +43,8 @@ EngineOptions options_of(const TempDir& dir) {
   return options;
 }
 
-// Those that the test's device runs, one or two for each architecture.
-std::vector<std::unique_ptr<Copies>> models_that_run() {
+// Some for each architecture.
+std::vector<std::unique_ptr<Copies>> some_models() {
   std::vector<std::unique_ptr<Copies>> models;
   models.push_back(write_fp8(grouped_hybrid(), WeightScales::kBlocks));
   models.push_back(write_fp8(dense_hybrid(), WeightScales::kRows));
@@ -52,10 +52,7 @@ std::vector<std::unique_ptr<Copies>> models_that_run() {
   models.push_back(write_integers(grouped_hybrid(), {.form = IntegerForm::kAwq}));
   models.push_back(write_integers(dense_hybrid(), {.form = kPacked}));
   models.push_back(write_integers(hybrid_of_experts(), {.form = IntegerForm::kGptqV2}));
-  if (testing::testing_cpu()) {
-    models.push_back(
-        write_integers(grouped_hybrid(), {.form = IntegerForm::kGptq, .ordered = true}));
-  }
+  models.push_back(write_integers(grouped_hybrid(), {.form = IntegerForm::kGptq, .ordered = true}));
   return models;
 }
 
@@ -66,7 +63,7 @@ TEST(HybridFormats, RowsDoNotDependOnEachOtherNorOnThePlaceOfKv) {
     jobs.push_back({testing::random_tokens(40 + 50 * static_cast<int64_t>(i), i),
                     testing::sampled(16, static_cast<int64_t>(i))});
   }
-  for (const auto& copies : models_that_run()) {
+  for (const auto& copies : some_models()) {
     const EngineOptions options = options_of(copies->quantized);
     const std::vector<RequestOutput> together = testing::run_engine(options, jobs);
     const auto expect_same = [&](const char* what, const auto& change) {
@@ -95,7 +92,7 @@ TEST(HybridFormats, AnswersAreThoseOfTheirNumbers) {
     TraceRecorder recorder({}, engine.device());
     return engine.solo().trace(testing::random_tokens(kNumTokens, 1), recorder, {});
   };
-  for (const auto& copies : models_that_run()) {
+  for (const auto& copies : some_models()) {
     const TempDir same;
     testing::write_plain_model(copies->plain.path().string(), copies->model, same.path());
     const std::vector<float> quantized = logits(copies->quantized);
@@ -109,7 +106,7 @@ TEST(HybridFormats, AnswersAreThoseOfTheirNumbers) {
 // The names of stored KV have the numbers of the file in them: the same weights find it again.
 TEST(HybridFormats, ARestartFindsStoredKvAndStates) {
   const Job job{testing::random_tokens(100, 1), testing::sampled(16, 1)};
-  for (const auto& copies : models_that_run()) {
+  for (const auto& copies : some_models()) {
     EngineOptions options = options_of(copies->quantized);
     options.device = "cpu";
     options.kv_store.min_tokens = 0;
@@ -125,7 +122,7 @@ TEST(HybridFormats, ARestartFindsStoredKvAndStates) {
 
 // Measurements take them: rows of all matrices, and scales of whole blocks.
 TEST(HybridFormats, RandomWeightsHaveTheFormatsOfTheFile) {
-  std::vector<std::unique_ptr<Copies>> models = models_that_run();
+  std::vector<std::unique_ptr<Copies>> models = some_models();
   models.push_back(write_fp8(wide(grouped_hybrid()), WeightScales::kBlocks));
   for (const auto& copies : models) {
     EngineOptions options = options_of(copies->quantized);

@@ -60,9 +60,10 @@ std::vector<IntegerKind> all_kinds() {
           {.form = IntegerForm::kGptqV2, .ordered = true}};
 }
 
-// One of each form: with an order where the form has one.
+// One of each form, and 8 bits: with an order where the form has one.
 std::vector<IntegerKind> some_kinds() {
   return {{.form = kPacked, .symmetric = true},
+          {.form = kPacked, .bits = 8, .group = 32},
           {.form = IntegerForm::kAwq},
           {.form = IntegerForm::kGptq, .ordered = true},
           {.form = IntegerForm::kGptqV2}};
