@@ -89,17 +89,17 @@ inline E4m3ScaleLayout e4m3_scale_layout(WeightFormat format, int64_t num_rows, 
 // columns, the smallest group. Of 64 columns with 8 bits, the 16 bytes t have columns 8 t to
 // 8 t + 7, then those 32 on: the same columns for a lane.
 struct IntegerLayout {
-  int64_t row_bytes = 0;
-  int32_t group_cols = 0;
-  int64_t num_groups = 0;
+  int64_t row_bytes = 0;     // of codes, with padding
+  int32_t group_cols = 0;    // 128 or 32
+  int64_t num_groups = 0;    // of a row, with those of its padding
   int32_t group_stride = 0;  // a multiple of 4, since four zero points are read at once
-  int32_t num_orders = 0;
-  int64_t scales_at = 0;
-  int64_t zeros_at = 0;
-  int64_t num_bytes = 0;
+  int32_t num_orders = 0;    // 0: columns are those of x
+  int64_t scales_at = 0;     // bytes from the first code to the first scale
+  int64_t zeros_at = 0;      // likewise the others
+  int64_t num_bytes = 0;     // of all
   int64_t orders_at = 0;
   int64_t order_of_rows_at = 0;
-  bool is_4 = false;
+  bool is_4 = false;  // else of 8 bits
 };
 
 inline constexpr int64_t kIntegerColumns = 128;

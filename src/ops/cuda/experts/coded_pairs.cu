@@ -210,6 +210,8 @@ struct GatherCall {
 };
 
 // grid: (parts of the columns, orders, pairs). A thread has two columns of what a pair multiplies.
+// Pairs of one row and expert do not exist, so nothing is gathered twice; the orders of experts
+// that the router did not choose are not read.
 template <bool kGates>
 __global__ void __launch_bounds__(kGatherThreads)
     gather_columns(const __grid_constant__ GatherCall all) {
@@ -226,6 +228,8 @@ __global__ void __launch_bounds__(kGatherThreads)
       row.x[columns.x] | static_cast<uint32_t>(row.x[columns.y]) << 16;
 }
 
+// Where columns have orders, what each pair multiplies lies in those of its expert first, in the
+// scratch of conversions (rows_at_once in each_pair.cu).
 template <bool kGates>
 void multiply_integers(CudaStream& stream, const ExpertCall& call, const IntegerCall& weights) {
   const auto num_orders = static_cast<unsigned>(weights.layout.num_orders);

@@ -28,6 +28,7 @@ struct IntegerCall {
     return call;
   }
 
+  // Where the scale and the zero point of a group are among those of their kind.
   __device__ int64_t value_index(int64_t row, int32_t group) const {
     return int64_t{group} * layout.group_stride + row;
   }
@@ -56,7 +57,8 @@ struct IntegerCall {
     return reinterpret_cast<const int32_t*>(static_cast<const std::byte*>(product.weight) +
                                             layout.orders_at);
   }
-  // The number of a row's order.
+  // The number of a row's order. kOrderRows rows are a tile of the ring's product, so each tile has
+  // one order.
   __device__ int32_t order_of(int64_t row) const {
     return reinterpret_cast<const int32_t*>(static_cast<const std::byte*>(product.weight) +
                                             layout.order_of_rows_at)[row / kOrderRows];
@@ -161,11 +163,13 @@ inline constexpr float kUint8ProductScale = 0x1p13f;
 
 // Two integers, whose bits are bf16 2^133 times smaller, become numbers less their zero point by
 // one instruction for both. Exact, so that columns of the zero point add nothing: sums of x times
-// zero points, as with 4 bits, would leave what sums of products of 16 bits are rounded by.
+// zero points, as with 4 bits, would leave what sums of products of 16 bits are rounded by. A code
+// costs one instruction, twice that of 4 bits, and has twice the bytes.
 template <bool kWhole, bool kOrders = false>
 struct Uint8Codec : IntegerValueCodec<kWhole, kOrders> {
   static constexpr int kPieces = 2;  // halves of a group of 128
 
+  // Numbers are lifted, not x.
   __device__ static Bf16x8 prepare(const Bf16x8& x) { return x; }
 
   template <typename X, bool kHigh>
@@ -200,6 +204,7 @@ struct Uint8Codec : IntegerValueCodec<kWhole, kOrders> {
     return *reinterpret_cast<const __nv_bfloat162*>(&bits);
   }
 
+  // Four integers a word. Their difference to the zero point has 8 bits and a sign, as bf16 has.
   __device__ static Bf16x8 read_eight(uint32_t first, uint32_t second, uint32_t zero) {
     constexpr uint32_t kUp = 0x7b807b80u;  // 2^120
     constexpr uint32_t kDown = kUp | 0x80008000u;

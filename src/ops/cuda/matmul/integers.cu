@@ -72,7 +72,7 @@ struct ConvertCall {
   int64_t first_row;  // of the weight
 };
 
-// grid: (parts of a weight, weights). A thread converts eight columns.
+// grid: (parts of a weight, weights). A thread converts eight columns, those of a word of 4 bits.
 template <bool kIs4>
 __global__ void __launch_bounds__(kThreads)
     convert_words(const __grid_constant__ ConvertCall call) {
@@ -90,6 +90,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // grid: (rows, weights). The same of a row whose columns have an order: each number goes to its
 // column of x in shared memory, so that codes are read, and the row is written, in whole lines.
+// Every column is one of x, so all of the row is written. The order is read again for each row, 4
+// bytes a number, from L2.
 template <bool kIs4>
 __global__ void __launch_bounds__(kThreads)
     convert_ordered_row(const __grid_constant__ ConvertCall call) {
@@ -133,6 +135,7 @@ __global__ void __launch_bounds__(kThreads)
   if (pair < num_pairs) {
     columns = reinterpret_cast<const int2*>(call.orders)[int64_t{blockIdx.y} * num_pairs + pair];
   }
+  // Here, since orders are weights, which no kernel writes.
   let_next_kernel_start();
   wait_for_earlier_work();  // also for what read `to`
   if (pair >= num_pairs) return;
@@ -177,6 +180,8 @@ void gather(CudaStream& stream, IntegerCall& call) {
   call.order_stride = int64_t{product.m} * product.k;
 }
 
+// Few rows: the gather, where there are orders, and the ring's kernel, or two of it
+// (skinny_ring.cuh).
 void launch(CudaStream& stream, IntegerCall call, DType out) {
   if (call.layout.num_orders > 0) gather(stream, call);
   with_integer_codec(call.layout,
@@ -192,6 +197,7 @@ void launch_any(CudaStream& stream, const IntegerCall& call, const TensorView& o
           : any_integer_product<kIs4, uint16_t>)<<<num_blocks, 128, 0, stream.handle()>>>(call);
 }
 
+// More than 48 KiB of shared memory has to be asked for, which a capture does not mind.
 template <bool kIs4>
 void launch_convert(CudaStream& stream, const ConvertCall& call, const ConvertArgs& args) {
   const auto num_weights = static_cast<unsigned>(args.num_weights);
@@ -210,6 +216,8 @@ void launch_convert(CudaStream& stream, const ConvertCall& call, const ConvertAr
 
 }  // namespace
 
+// A row is staged in shared memory: up to some 116,000 columns on Hopper, 50,000 on the smallest.
+// As many rows of x as a product of few rows has must fit the scratch in all orders.
 bool has_order_kernels(CudaStream& stream, const PackedWeight& weight) {
   const WeightFormat format = weight.format;
   if (!stores_integers(format) || format.num_orders == 0) return true;

@@ -85,6 +85,7 @@ void pack_groups(cudaStream_t handle, const PackWeightArgs& args, const Value* v
   pack_values<Value>(handle, args, lines, value_of, state);
 }
 
+// Has read `words` when it returns.
 void copy_words(cudaStream_t handle, std::span<const int32_t> words, std::byte* to,
                 MatmulState& state) {
   const auto bytes = std::as_bytes(words);

@@ -184,7 +184,9 @@ struct Columns {
 };
 
 // The same where the rows of each tile have an order of columns: x lies in all of them. Only for up
-// to 8 rows of x, since those of two tiles would not fit the registers.
+// to 8 rows of x, since those of two tiles would not fit the registers. Where both tiles have one
+// order, which is the rule but for gates, x is loaded twice all the same: the second time from L1,
+// and a kernel without the choice has no branch in its loop.
 template <typename Codec>
 struct OrderedColumns {
   static_assert(kRingTiles == 2);
