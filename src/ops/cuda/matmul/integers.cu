@@ -197,7 +197,8 @@ void launch_any(CudaStream& stream, const IntegerCall& call, const TensorView& o
           : any_integer_product<kIs4, uint16_t>)<<<num_blocks, 128, 0, stream.handle()>>>(call);
 }
 
-// More than 48 KiB of shared memory has to be asked for, which a capture does not mind.
+// More than 48 KiB of shared memory has to be asked for: as much as there is, so that ranks of one
+// process, with rows of other lengths, ask for the same.
 template <bool kIs4>
 void launch_convert(CudaStream& stream, const ConvertCall& call, const ConvertArgs& args) {
   const auto num_weights = static_cast<unsigned>(args.num_weights);
@@ -205,11 +206,12 @@ void launch_convert(CudaStream& stream, const ConvertCall& call, const ConvertAr
     const dim3 grid(static_cast<unsigned>((call.num_words + kThreads - 1) / kThreads), num_weights);
     return convert_words<kIs4><<<grid, kThreads, 0, stream.handle()>>>(call);
   }
-  const auto row_bytes = static_cast<size_t>(call.weight.product.k) * sizeof(uint16_t);
+  const size_t most = stream.cuda_device().properties().sharedMemPerBlockOptin;
   check_cuda(
       cudaFuncSetAttribute(convert_ordered_row<kIs4>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(row_bytes)),
+                           static_cast<int>(most)),
       "cudaFuncSetAttribute");
+  const auto row_bytes = static_cast<size_t>(call.weight.product.k) * sizeof(uint16_t);
   const dim3 grid(static_cast<unsigned>(args.num_rows), num_weights);
   convert_ordered_row<kIs4><<<grid, kThreads, row_bytes, stream.handle()>>>(call);
 }
