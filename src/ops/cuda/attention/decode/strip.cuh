@@ -9,49 +9,15 @@
 //   output  O^T = V^T P^T: the same with .trans. The first product leaves P^T with tokens in rows;
 //           movmatrix transposes it into the operand.
 // Piece i (16 bytes) of row r lies in shared memory at place i xor r, so that eight rows of a
-// column of pieces are in different banks.
+// column of pieces are in different banks. strip_codes.cuh has what differs with KV in codes.
 #pragma once
 
 #include "ops/cuda/attention/decode/strip_codes.cuh"
 #include "ops/cuda/attention/decode/strip_parts.cuh"
+#include "ops/cuda/attention/decode/strip_products.cuh"
 #include "ops/cuda/shared_copy.cuh"
 
 namespace sluice::cuda::decode {
-
-// Four 8x8 matrices; lane l says where row l % 8 of matrix l / 8 is.
-template <bool kTurned>
-__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&data)[4]) {
-  if constexpr (kTurned) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(data[0]), "=r"(data[1]), "=r"(data[2]), "=r"(data[3])
-                 : "r"(address)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(data[0]), "=r"(data[1]), "=r"(data[2]), "=r"(data[3])
-                 : "r"(address)
-                 : "memory");
-  }
-}
-
-// d += a b: a 16x16 and b 16x8 bf16, d 16x8 f32.
-__device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                         uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// Rounds two numbers to bf16 and transposes the 8x8 matrix whose rows are spread over the lanes.
-__device__ __forceinline__ uint32_t to_bf16_transposed(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  uint32_t transposed;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
-      : "=r"(transposed)
-      : "r"(*reinterpret_cast<const uint32_t*>(&pair)));
-  return transposed;
-}
 
 // Strip `index` of a window. Tiles that are not listed or after the row's last token have 0 visible
 // tokens, and their keys are not read.
@@ -152,16 +118,13 @@ __device__ __forceinline__ void load_queries(const uint16_t (&rows)[C::kHeads][C
   }
 }
 
-// scores = scale * K Q^T of tile `i`, -inf where a token is not visible. Each score is two chains
-// of products, so that one does not wait for the other.
+// sums += K Q^T. Each score is two chains of products, so that one does not wait for the other.
 template <typename C>
-__device__ __forceinline__ void multiply_keys(int i, const Tile<C>& tile, const Queries<C>& queries,
-                                              int32_t visible, float scale, int32_t lane,
-                                              Scores<C>& scores) {
+__device__ __forceinline__ void add_key_products(const Tile<C>& tile, const Queries<C>& queries,
+                                                 int32_t lane, float (&sums)[C::kHeadTiles][2][4]) {
   const int32_t row = lane % 16;  // matrices: tokens 0 to 7, 8 to 15, then the next 8 channels
   const uint32_t keys = shared_address(tile[row]);
   const int32_t piece = (lane / 16 ^ row % 8) * 16;
-  float sums[C::kHeadTiles][2][4] = {};
 #pragma unroll
   for (int step = 0; step < C::kSteps; ++step) {
     uint32_t k[4];
@@ -172,13 +135,31 @@ __device__ __forceinline__ void multiply_keys(int i, const Tile<C>& tile, const 
       multiply(sums[t][step % 2], k[0], k[1], k[2], k[3], q[step % 2 * 2], q[step % 2 * 2 + 1]);
     }
   }
+}
+
+// scores = scale * K Q^T of tile `i`, -inf where a token is not visible.
+template <typename C>
+__device__ __forceinline__ void multiply_keys(int i, const DecodeParams& p, const Tile<C>& tile,
+                                              const Queries<C>& queries, int32_t visible,
+                                              int32_t lane, Scores<C>& scores) {
+  float sums[C::kHeadTiles][2][4] = {};
+  if constexpr (C::kCoded) {
+    add_products_of_codes<C>(p.codec, tile, queries, lane, sums);
+  } else {
+    add_key_products<C>(tile, queries, lane, sums);
+  }
 #pragma unroll
-  for (int t = 0; t < C::kHeadTiles; ++t) {
+  for (int half = 0; half < 2; ++half) {
+    const int32_t token = lane / 4 + half * 8;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const bool is_visible = lane / 4 + e / 2 * 8 < visible;
-      const float score = __fmul_rn(__fadd_rn(sums[t][0][e], sums[t][1][e]), scale);
-      scores.data[t][i][e] = is_visible ? score : -INFINITY;
+    for (int t = 0; t < C::kHeadTiles; ++t) {
+#pragma unroll
+      for (int head = 0; head < 2; ++head) {
+        const int e = 2 * half + head;
+        float sum = __fadd_rn(sums[t][0][e], sums[t][1][e]);
+        if constexpr (C::kCoded) sum = score_of_codes(p.codec, sum, tile.scales[token]);
+        scores.data[t][i][e] = token < visible ? __fmul_rn(sum, p.scale) : -INFINITY;
+      }
     }
   }
 }
@@ -223,17 +204,11 @@ __device__ __forceinline__ void update_softmax(int i, Scores<C>& scores, Partial
   }
 }
 
-// acc += V^T P^T of tile `i`.
+// acc += V^T P^T, with P^T as right operands.
 template <typename C>
-__device__ __forceinline__ void multiply_values(int i, const Tile<C>& tile, int32_t lane,
-                                                const Scores<C>& weights, Partial<C>& partial) {
-  uint32_t p[C::kHeadTiles][2];
-#pragma unroll
-  for (int t = 0; t < C::kHeadTiles; ++t) {
-    const float(&weight)[4] = weights.data[t][i];
-    p[t][0] = to_bf16_transposed(weight[0], weight[1]);
-    p[t][1] = to_bf16_transposed(weight[2], weight[3]);
-  }
+__device__ __forceinline__ void add_value_products(const Tile<C>& tile,
+                                                   const uint32_t (&weights)[C::kHeadTiles][2],
+                                                   int32_t lane, Partial<C>& partial) {
   const int32_t row = lane % 8 + lane / 16 * 8;  // matrices: 8 channels, the next 8, then tokens 8
   const uint32_t values = shared_address(tile[row]);  // to 15
   const int32_t piece = (lane / 8 % 2 ^ row % 8) * 16;
@@ -243,8 +218,28 @@ __device__ __forceinline__ void multiply_values(int i, const Tile<C>& tile, int3
     load_matrices<true>(values + (piece ^ m % 4 * 32) + m / 4 * 128, v);
 #pragma unroll
     for (int t = 0; t < C::kHeadTiles; ++t) {
-      multiply(partial.acc[t][m], v[0], v[1], v[2], v[3], p[t][0], p[t][1]);
+      multiply(partial.acc[t][m], v[0], v[1], v[2], v[3], weights[t][0], weights[t][1]);
     }
+  }
+}
+
+// acc += V^T P^T of tile `i`.
+template <typename C>
+__device__ __forceinline__ void multiply_values(int i, const DecodeParams& p, const Tile<C>& tile,
+                                                int32_t visible, int32_t lane,
+                                                const Scores<C>& weights, Partial<C>& partial) {
+  uint32_t operands[C::kHeadTiles][2];
+#pragma unroll
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+    const float(&weight)[4] = weights.data[t][i];
+    operands[t][0] = to_bf16_transposed(weight[0], weight[1]);
+    operands[t][1] = to_bf16_transposed(weight[2], weight[3]);
+  }
+  if constexpr (C::kCoded) {
+    scale_weights<C>(p.codec, tile, visible, lane, operands);
+    add_values_of_codes<C>(p.codec, tile, operands, lane, partial);
+  } else {
+    add_value_products<C>(tile, operands, lane, partial);
   }
 }
 
@@ -288,16 +283,16 @@ __device__ __forceinline__ void score_strip(const DecodeParams& p, const Strip& 
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
-      multiply_keys<C>(i, buffers.keys[i], queries, strip.visible[i], p.scale, lane, scores);
+      multiply_keys<C>(i, p, buffers.keys[i], queries, strip.visible[i], lane, scores);
     }
   }
 }
 
 // Softmax and P V tile by tile, so that a list's cut between two tiles changes nothing.
 template <typename C>
-__device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane,
-                                             const WarpBuffers<C>& buffers, Scores<C>& scores,
-                                             Partial<C>& partial) {
+__device__ __forceinline__ void attend_strip(const DecodeParams& p, const Strip& strip,
+                                             int32_t lane, const WarpBuffers<C>& buffers,
+                                             Scores<C>& scores, Partial<C>& partial) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] == 0) continue;
@@ -306,7 +301,7 @@ __device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane,
     } else {
       update_softmax<C, false>(i, scores, partial);
     }
-    multiply_values<C>(i, buffers.values[i], lane, scores, partial);
+    multiply_values<C>(i, p, buffers.values[i], strip.visible[i], lane, scores, partial);
   }
 }
 
@@ -318,16 +313,18 @@ __device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip
                                               Partial<C>& partial) {
   wait_for_copies_but<1>();
   __syncwarp();
-  if constexpr (C::kCoded) turn_tiles<C>(p.codec, strip, lane, buffers.keys);
   Queries<C> queries;
-  load_queries(buffers.queries, lane, queries);
+  if constexpr (C::kCoded) {
+    load_queries_of_codes<C>(buffers.queries, lane, queries);
+  } else {
+    load_queries(buffers.queries, lane, queries);
+  }
   Scores<C> scores;
   score_strip(p, strip, lane, buffers, queries, scores);
   begin(resumed_strip, C::kListed && resumes, partial);
   wait_for_copies_but<0>();
   __syncwarp();
-  if constexpr (C::kCoded) turn_tiles<C>(p.codec, strip, lane, buffers.values);
-  attend_strip(strip, lane, buffers, scores, partial);
+  attend_strip(p, strip, lane, buffers, scores, partial);
 }
 
 // The sum over the 8 lanes that share a head, the same bits in each of them.
@@ -353,11 +350,17 @@ __device__ __forceinline__ void store_strip(int32_t num_heads, int32_t lane,
       const int32_t column = t * kHeadsPerTile + lane % 4 * 2 + head;
       if (column >= num_heads) continue;
       if (lane < 4) max_sums[column] = {partial.max[t][head], sum};
-      float* acc = accs + column * C::kRowFloats + lane / 4;
+      float* acc = accs + column * C::kRowFloats;
 #pragma unroll
       for (int m = 0; m < C::kSteps; ++m) {
-        acc[16 * m] = partial.acc[t][m][head];
-        acc[16 * m + 8] = partial.acc[t][m][2 + head];
+        const float low = partial.acc[t][m][head];
+        const float high = partial.acc[t][m][2 + head];
+        if constexpr (C::kCoded) {
+          *reinterpret_cast<float2*>(acc + 16 * m + lane / 4 * 2) = sums_of_codes(low, high);
+        } else {
+          acc[16 * m + lane / 4] = low;
+          acc[16 * m + 8 + lane / 4] = high;
+        }
       }
     }
   }

@@ -1,73 +1,216 @@
 // Tiles of codes in the strips of decode attention (strip.cuh): copied as they lie, and turned into
-// bf16 in shared memory, so that all that follows is that of bf16.
+// operands of the products in registers.
 //
-// In shared memory a tile of codes takes half of the place of its bf16: the copies of all tiles of
-// a strip are in flight together, as those of bf16, and only the turning waits for them. Cost: a
-// tile of 16 rows of 128 is 4 loads and 8 stores of 16 bytes a lane, and some 50 instructions for
-// each 16 numbers.
+// What is a power of two for a whole tile or row is left out of a code, which then costs 28
+// instructions for 16 numbers: queries and weights are 2^80 times larger instead, scores and acc
+// are multiplied at the end, and the scale of a token goes to its scores and weights. All of it is
+// exact, and the sums are those of bf16, unless a query or value exceeds 2^47, which makes them
+// infinite.
 //
-// Thread rule: device code, whole warps.
+// ldmatrix moves two codes where it moves a bf16, so a lane has four neighbouring channels of a
+// token's key, or two channels of two tokens' values. Words are split where that needs no byte to
+// move: into codes 0 and 2 and codes 1 and 3 (TurnedWord). So a step of 16 channels of a key has
+// another order, which the queries follow, and rows of O^T stand for other channels (Partial).
+//
+// Piece i (16 bytes) of row r lies at place i xor r; of heads of 64 channels, two rows of which
+// fill the banks, at i xor r / 2. Thread rule: device code, whole warps.
 #pragma once
 
 #include "ops/cuda/attention/decode/strip_parts.cuh"
+#include "ops/cuda/attention/decode/strip_products.cuh"
+#include "ops/cuda/kv_codec.cuh"
 #include "ops/cuda/shared_copy.cuh"
 
 namespace sluice::cuda::decode {
 
-// Starts the copy of a tile of codes as it lies, 16 rows and their scales, to the begin of the
-// place that its bf16 will take; turn_tile makes them. Rows that are not visible are not read.
+// Tensor cores of sm_90 add the 16 products of a step at once, whatever their order; older ones add
+// 8, then the other 8.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr bool kStepsHaveOrder = true;
+#else
+inline constexpr bool kStepsHaveOrder = false;
+#endif
+
+inline constexpr uint32_t kEnlarged = 0x67806780u;  // 2^80, as both bf16 of a pair
+// What is then missing: a turned code is 2^127 times too small, beside the factor of its row.
+inline constexpr float kMissing = 0x1p47f;
+
+// Codes 0 and 2 of a word, and codes 1 and 3, as bits of bf16: see KvCodec.
+struct TurnedWord {
+  uint32_t even;
+  uint32_t odd;
+};
+__device__ __forceinline__ TurnedWord turn_word(const KvCodec& codec, uint32_t word) {
+  return {.even = (word << 8 & 0x80008000u) | (word & 0x007f007fu) << (8 - codec.shift),
+          .odd = (word & 0x80008000u) | (word & 0x7f007f00u) >> codec.shift};
+}
+
+__device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a),
+                                         *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&product);
+}
+
+// Starts the copy of a tile. Rows that are not visible are not read and become 0; their scales are.
 template <typename C>
 __device__ __forceinline__ void copy_codes(const uint16_t* source, int32_t visible, int32_t lane,
-                                           Tile<C>& tile) {
+                                           CodedTile<C>& tile) {
   constexpr int kPiecesOfRow = C::kHeadDim / 16;
-  const uint32_t to = shared_address(tile);
 #pragma unroll
   for (int i = 0; i < C::kHeadDim / kWarpThreads; ++i) {
     const int32_t piece = lane + i * kWarpThreads;
-    copy_16(to + piece * 16, source + piece * 8, piece / kPiecesOfRow < visible);
+    const int32_t row = piece / kPiecesOfRow;
+    const int32_t place = piece % kPiecesOfRow ^ (C::kHeadDim == 64 ? row / 2 % 4 : row % 8);
+    copy_16(shared_address(tile.codes[row]) + place * 16, source + piece * 8, row < visible);
   }
-  if (lane == 0) copy_16(to + C::kHeadDim * 16, source + C::kHeadDim * 8, true);
+  if (lane == 0) copy_16(tile.scales, source + C::kHeadDim * 8, true);
 }
 
-// Turns a tile into bf16 in its place, by way of registers; rows that are not visible become 0.
-// REQUIRES: its copies have ended, for all lanes; a __syncwarp follows.
-template <typename C>
-__device__ __forceinline__ void turn_tile(const KvCodec& codec, int32_t visible, int32_t lane,
-                                          Tile<C>& tile) {
-  constexpr int kPiecesOfRow = C::kHeadDim / 16;
-  constexpr int kPiecesOfLane = C::kHeadDim / kWarpThreads;
-  auto* bytes = reinterpret_cast<std::byte*>(&tile);
-  uint4 codes[kPiecesOfLane];
-  uint32_t factors[kPiecesOfLane];
-#pragma unroll
-  for (int i = 0; i < kPiecesOfLane; ++i) {
-    const int32_t piece = lane + i * kWarpThreads;
-    const int32_t row = piece / kPiecesOfRow;
-    codes[i] = reinterpret_cast<const uint4*>(bytes)[piece];
-    const auto scale = static_cast<uint32_t>(bytes[C::kHeadDim * 16 + row]);
-    factors[i] = row < visible ? row_factors(codec, scale) : 0u;
+// Four matrices of words: tokens 0 to 7 and 8 to 15 of piece 2 * pair, then of the next piece.
+template <typename C, bool kTransposed>
+__device__ __forceinline__ void load_words(const CodedTile<C>& tile, int pair, int32_t lane,
+                                           uint32_t (&words)[4]) {
+  const int32_t row = lane % 16;
+  const int32_t piece = (lane / 16 ^ (C::kHeadDim == 64 ? row / 2 % 4 : row % 8)) * 16;
+  load_matrices<kTransposed>(
+      shared_address(tile.codes[row]) + (piece ^ pair % 4 * 32) + pair / 4 * 128, words);
+}
+
+// A lane's four channels of a step so that turn_word gives those of bf16: channels 2 c and 2 c + 1,
+// and the same of the other 8, instead of 4 c to 4 c + 3.
+__device__ __forceinline__ uint32_t order_channels(uint32_t word, int32_t lane) {
+  const int32_t from = (lane & ~3) + lane % 4 / 2;
+  const uint32_t low = __shfl_sync(kFullWarp, word, from);
+  const uint32_t high = __shfl_sync(kFullWarp, word, from + 2);
+  return __byte_perm(low, high, lane % 2 == 0 ? 0x5140 : 0x7362);
+}
+
+// A lane's operands of step `step` of a query; `at` gives the address of an even channel.
+template <typename At>
+__device__ __forceinline__ void load_channels(At at, int step, int32_t lane, uint32_t* operands) {
+  const int32_t c = lane % 4;
+  if constexpr (kStepsHaveOrder) {
+    operands[0] = *reinterpret_cast<const uint32_t*>(at(16 * step + 2 * c));
+    operands[1] = *reinterpret_cast<const uint32_t*>(at(16 * step + 8 + 2 * c));
+  } else {
+    const uint2 channels = *reinterpret_cast<const uint2*>(at(16 * step + 4 * c));
+    operands[0] = __byte_perm(channels.x, channels.y, 0x5410);
+    operands[1] = __byte_perm(channels.x, channels.y, 0x7632);
   }
-  __syncwarp();  // all lanes have read what is overwritten now
+  operands[0] = multiply_pairs(operands[0], kEnlarged);
+  operands[1] = multiply_pairs(operands[1], kEnlarged);
+}
+
+// Loads the queries from shared memory, where copy_rows has put them.
+template <typename C>
+__device__ __forceinline__ void load_queries_of_codes(
+    const uint16_t (&rows)[C::kHeads][C::kHeadDim], int32_t lane, Queries<C>& queries) {
+  const int32_t head = lane / 4;
 #pragma unroll
-  for (int i = 0; i < kPiecesOfLane; ++i) {
-    const int32_t piece = lane + i * kWarpThreads;
-    const int32_t row = piece / kPiecesOfRow;
-    const int32_t first = piece % kPiecesOfRow * 2;  // of bf16, 8 channels each
-    auto* to = reinterpret_cast<Bf16x8*>(bytes + row * C::kHeadDim * 2);
-    to[first ^ row % 8] = turn_codes(codec, uint2{codes[i].x, codes[i].y}, factors[i]);
-    to[(first + 1) ^ row % 8] = turn_codes(codec, uint2{codes[i].z, codes[i].w}, factors[i]);
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+    const uint16_t* row = rows[t * kHeadsPerTile + head];
+    const auto at = [=](int32_t channel) { return row + (channel / 8 ^ head) * 8 + channel % 8; };
+#pragma unroll
+    for (int step = 0; step < C::kSteps; ++step) {
+      load_channels(at, step, lane, queries.data[t][step / 2] + step % 2 * 2);
+    }
   }
 }
 
-// The tiles of a strip.
+// Loads the queries of heads that exist from memory, zeros for others.
 template <typename C>
-__device__ __forceinline__ void turn_tiles(const KvCodec& codec, const Strip& strip, int32_t lane,
-                                           Tile<C> (&tiles)[kTiles]) {
+__device__ __forceinline__ void load_wide_queries_of_codes(const uint16_t* rows, int32_t num_heads,
+                                                           int32_t lane, Queries<C>& queries) {
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    if (strip.visible[t] > 0) turn_tile<C>(codec, strip.visible[t], lane, tiles[t]);
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+    const int32_t head = t * kHeadsPerTile + lane / 4;
+    const auto at = [=](int32_t channel) { return rows + head * C::kHeadDim + channel; };
+#pragma unroll
+    for (int step = 0; step < C::kSteps; ++step) {
+      uint32_t* operands = queries.data[t][step / 2] + step % 2 * 2;
+      operands[0] = operands[1] = 0;
+      if (head < num_heads) load_channels(at, step, lane, operands);
+    }
   }
-  __syncwarp();
+}
+
+// sums += K Q^T, without what the keys' scales are missing.
+template <typename C>
+__device__ __forceinline__ void add_products_of_codes(const KvCodec& codec,
+                                                      const CodedTile<C>& tile,
+                                                      const Queries<C>& queries, int32_t lane,
+                                                      float (&sums)[C::kHeadTiles][2][4]) {
+#pragma unroll
+  for (int pair = 0; pair < C::kSteps / 2; ++pair) {
+    uint32_t words[4];
+    load_words<C, false>(tile, pair, lane, words);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // a step
+      if constexpr (kStepsHaveOrder) {
+        words[2 * half] = order_channels(words[2 * half], lane);
+        words[2 * half + 1] = order_channels(words[2 * half + 1], lane);
+      }
+      const TurnedWord low = turn_word(codec, words[2 * half]);  // tokens 0 to 7
+      const TurnedWord high = turn_word(codec, words[2 * half + 1]);
+#pragma unroll
+      for (int t = 0; t < C::kHeadTiles; ++t) {
+        const uint32_t* q = queries.data[t][pair] + 2 * half;
+        multiply(sums[t][half], low.even, high.even, low.odd, high.odd, q[0], q[1]);
+      }
+    }
+  }
+}
+
+// The product that a sum of add_products_of_codes stands for.
+__device__ __forceinline__ float score_of_codes(const KvCodec& codec, float sum, uint8_t scale) {
+  const float factor = __uint_as_float(row_factors(codec, scale) & 0xffff0000u);
+  return __fmul_rn(__fmul_rn(sum, kMissing), factor);
+}
+
+// Multiplies weights, as right operands, by the factors of their tokens' values; those of tokens
+// that are not visible, whose scales may be anything, become 0.
+template <typename C>
+__device__ __forceinline__ void scale_weights(const KvCodec& codec, const CodedTile<C>& tile,
+                                              int32_t visible, int32_t lane,
+                                              uint32_t (&weights)[C::kHeadTiles][2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int32_t token = half * 8 + lane % 4 * 2;
+    const uint32_t first = token < visible ? row_factors(codec, tile.scales[token]) : 0u;
+    const uint32_t second = token + 1 < visible ? row_factors(codec, tile.scales[token + 1]) : 0u;
+    const uint32_t factors = __byte_perm(first, second, 0x5410);
+#pragma unroll
+    for (int t = 0; t < C::kHeadTiles; ++t) {
+      weights[t][half] = multiply_pairs(multiply_pairs(weights[t][half], kEnlarged), factors);
+    }
+  }
+}
+
+// acc += V^T P^T, with weights of scale_weights.
+template <typename C>
+__device__ __forceinline__ void add_values_of_codes(const KvCodec& codec, const CodedTile<C>& tile,
+                                                    const uint32_t (&weights)[C::kHeadTiles][2],
+                                                    int32_t lane, Partial<C>& partial) {
+#pragma unroll
+  for (int pair = 0; pair < C::kSteps / 2; ++pair) {
+    uint32_t words[4];
+    load_words<C, true>(tile, pair, lane, words);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const TurnedWord low = turn_word(codec, words[2 * half]);  // tokens 0 to 7
+      const TurnedWord high = turn_word(codec, words[2 * half + 1]);
+#pragma unroll
+      for (int t = 0; t < C::kHeadTiles; ++t) {
+        multiply(partial.acc[t][2 * pair + half], low.even, low.odd, high.even, high.odd,
+                 weights[t][0], weights[t][1]);
+      }
+    }
+  }
+}
+
+// Two channels of acc as they are.
+__device__ __forceinline__ float2 sums_of_codes(float first, float second) {
+  return {__fmul_rn(first, kMissing), __fmul_rn(second, kMissing)};
 }
 
 }  // namespace sluice::cuda::decode

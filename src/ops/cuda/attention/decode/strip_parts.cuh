@@ -3,6 +3,8 @@
 // Thread rule: device code.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/cuda/attention/decode/window.cuh"
 
 namespace sluice::cuda::decode {
@@ -27,6 +29,9 @@ struct Config {
   static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
   static constexpr int kRowsOfCopy = kWarpThreads / kPieces;  // that a warp copies at once
   static constexpr int kRowFloats = kHeadDim + 4;             // of a strip's acc, per head
+  // Blocks that a multiprocessor's registers hold. Codes take half of the memory, so four have as
+  // many tokens in flight as two with bf16 and hide more of their arithmetic.
+  static constexpr int kBlocks = kCoded && !kIsWide && kHeadTiles == 1 ? 4 : 3;
 };
 
 // Right operands of a lane: [.][i][2 * step + half] is channels 32 i + 16 step + 8 half + 2 c and
@@ -42,7 +47,7 @@ struct Scores {
   float data[C::kHeadTiles][kTiles][4];
 };
 // The strip's state so far: heads 2 c and 2 c + 1 of each head tile. `sum` is this lane's part.
-// acc[.][m][2 * b + head] is channel 16 m + 8 b + g.
+// acc[.][m][2 * b + head] is channel 16 m + 8 b + g; of values in codes channel 16 m + 2 g + b.
 template <typename C>
 struct Partial {
   float max[C::kHeadTiles][2];
@@ -53,9 +58,16 @@ struct Partial {
 template <typename C>
 inline constexpr int kNumbersOf = sizeof(Partial<C>) / sizeof(float);
 
+// A tile of codes as it lies in a block, but for the places of its pieces (strip_codes.cuh).
+template <typename C>
+struct alignas(16) CodedTile {
+  uint8_t codes[kTileTokens][C::kHeadDim];
+  uint8_t scales[kTileTokens];
+};
+
 // Keys or values of a tile, in shared memory.
 template <typename C>
-using Tile = uint16_t[kTileTokens][C::kHeadDim];
+using Tile = std::conditional_t<C::kCoded, CodedTile<C>, uint16_t[kTileTokens][C::kHeadDim]>;
 
 // Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
 // Its rows are padded so that the lanes of a store are in different banks.

@@ -57,11 +57,7 @@ __device__ __forceinline__ void score_wide(const DecodeParams& p, const Strip& s
     wait_for_copies_but<kTiles - 1>();
     __syncwarp();
     if (strip.visible[i] > 0) {
-      if constexpr (C::kCoded) {
-        turn_tile<C>(p.codec, strip.visible[i], lane, buffers.tiles[i]);
-        __syncwarp();
-      }
-      multiply_keys<C>(i, buffers.tiles[i], queries, strip.visible[i], p.scale, lane, scores);
+      multiply_keys<C>(i, p, buffers.tiles[i], queries, strip.visible[i], lane, scores);
       __syncwarp();  // all lanes have read the keys
       copy_tile<C>(strip.keys[i] + values_offset, strip.visible[i], lane, buffers.tiles[i]);
     }
@@ -75,16 +71,12 @@ __device__ __forceinline__ void attend_wide(int i, const DecodeParams& p, const 
                                             int32_t lane, WarpBuffers<C>& buffers,
                                             Scores<C>& scores, Partial<C>& partial) {
   if (strip.visible[i] == 0) return;
-  if constexpr (C::kCoded) {
-    turn_tile<C>(p.codec, strip.visible[i], lane, buffers.tiles[i]);
-    __syncwarp();
-  }
   if (!C::kListed && i == 0) {
     update_softmax<C, true>(i, scores, partial);
   } else {
     update_softmax<C, false>(i, scores, partial);
   }
-  multiply_values<C>(i, buffers.tiles[i], lane, scores, partial);
+  multiply_values<C>(i, p, buffers.tiles[i], strip.visible[i], lane, scores, partial);
 }
 
 // Computes a strip whose copies copy_wide_keys has started.
@@ -98,7 +90,11 @@ __device__ __forceinline__ void compute_wide_strip(const DecodeParams& p, const 
   Scores<C> scores;
   {
     Queries<C> queries;
-    load_wide_queries<C>(query_rows, num_heads, lane, queries);
+    if constexpr (C::kCoded) {
+      load_wide_queries_of_codes<C>(query_rows, num_heads, lane, queries);
+    } else {
+      load_wide_queries<C>(query_rows, num_heads, lane, queries);
+    }
     score_wide<C>(p, strip, values_offset, queries, lane, buffers, scores);
   }
   begin(resumed_strip, C::kListed && resumes, partial);
