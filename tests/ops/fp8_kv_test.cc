@@ -49,6 +49,12 @@ RopeAndWriteKvArgs rope_call(Machine& machine, int32_t head_dim, bool norm, KvEl
   constexpr int32_t kKvHeads = 2;
   const int64_t width = (kQHeads + 2 * kKvHeads) * head_dim;
   std::vector<BFloat16> qkv = random_bf16(kRows * width, 5, 3.0f);
+  // Rows of all magnitudes, so that all scales occur, the least and the largest among them.
+  for (int64_t i = 0; i < kRows * width; ++i) {
+    const int32_t exponent = 7 * static_cast<int32_t>(i / width - kRows / 2);
+    auto& number = qkv[static_cast<size_t>(i)];
+    number = BFloat16(std::ldexp(static_cast<float>(number), exponent));
+  }
   for (int64_t i = 0; i < width; ++i) qkv[static_cast<size_t>(i)] = BFloat16(0.0f);
   qkv[static_cast<size_t>(7 * width - 1)] = BFloat16(std::numeric_limits<float>::infinity());
   std::vector<float> angles(static_cast<size_t>(kRows * head_dim));
