@@ -150,8 +150,9 @@ void ExpertMlp::enqueue(const LayerCall& call, const RowTile& tile, const Weight
     const TensorView x = tile.x.rows(begin, count);
     Arena arena = tile.scratch;
     const MixtureScratch scratch = cut_mixture(arena, *this, count, x.dim(1), num_sources);
-    matmul(call.stream, {.x = x, .weight = weights.router, .bias = {}, .out = scratch.scores});
-    route_experts(call.stream, {.scores = scratch.scores,
+    route_experts(call.stream, {.x = x,
+                                .router = weights.router,
+                                .scores = scratch.scores,
                                 .experts = scratch.experts,
                                 .shares = scratch.shares,
                                 .normalize = normalize});

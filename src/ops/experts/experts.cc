@@ -56,6 +56,9 @@ ExpertScratch cut_expert_scratch(Arena& arena, const ExpertSizes& sizes) {
 
 void route_experts(Stream& stream, const RouteExpertsArgs& args) {
   ShapeContract shapes("route_experts");
+  shapes.bind("num_experts", args.router.num_rows);
+  shapes.bind("hidden", args.router.num_cols);
+  shapes.expect("x", args.x, DType::kBF16, {"m", "hidden"});
   shapes.expect("scores", args.scores, DType::kF32, {"m", "num_experts"});
   shapes.expect("experts", args.experts, DType::kI32, {"m", "k"});
   shapes.expect("shares", args.shares, DType::kF32, {"m", "k"});

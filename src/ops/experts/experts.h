@@ -29,18 +29,20 @@ struct PackedExperts {
 };
 
 struct RouteExpertsArgs {
-  TensorView scores;       // f32 [m, num_experts]: logits before, probabilities afterwards
+  TensorView x;            // bf16 [m, hidden]
+  PackedWeight router;     // bf16 [num_experts, hidden]
+  TensorView scores;       // f32 [m, num_experts]: the probabilities
   TensorView experts;      // i32 [m, k]: the chosen, by falling probability
   TensorView shares;       // f32 [m, k]: what the output of each is multiplied by
   bool normalize = false;  // the shares of a row are divided by their sum
 };
 
-// Softmax over all experts of a row, and its k largest. Of equal probabilities the expert of the
-// lowest index comes first, which torch leaves open. NaN is chosen last.
-// Shapes: scores [m, num_experts], experts [m, k], shares [m, k], k <= num_experts.
-// Types: f32, i32 indices; computed in f32. Shares are not rounded to bf16, as transformers does.
-// Aliasing: none overlap.
-// Order: enqueue only; rows do not depend on each other.
+// Softmax over the products of a row with all rows of the router, and its k largest. Of equal
+// probabilities the expert of the lowest index comes first, which torch leaves open. NaN is chosen
+// last.
+// Shapes: x [m, hidden], scores [m, num_experts], experts [m, k], shares [m, k], k <= num_experts.
+// Types: bf16 x and router; f32, i32 indices; computed in f32. Shares are not rounded to bf16, as
+// transformers does. Aliasing: none overlap. Order: enqueue only; rows do not depend on each other.
 // Errors: those of every op (ops/ops.h); on CUDA kUnsupported, thrown by the call, for more than
 // 512 experts or 32 slots. Source: Fedus 2021, arXiv 2101.03961, equations 1 and 2; normalize:
 // Jiang 2024, arXiv 2401.04088.

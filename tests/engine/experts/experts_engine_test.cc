@@ -111,11 +111,9 @@ TEST(Experts, TheRouterIsThatOfTransformers) {
     std::vector<int32_t> experts(static_cast<size_t>(m * k));
     std::vector<float> shares(static_cast<size_t>(m * k));
     const TensorView view(scores.data(), DType::kF32, {m, num_experts});
-    matmul(*stream, {.x = TensorView(x.data(), DType::kBF16, {m, hidden}),
-                     .weight = router,
-                     .bias = {},
-                     .out = view});
-    route_experts(*stream, {.scores = view,
+    route_experts(*stream, {.x = TensorView(x.data(), DType::kBF16, {m, hidden}),
+                            .router = router,
+                            .scores = view,
                             .experts = TensorView(experts.data(), DType::kI32, {m, k}),
                             .shares = TensorView(shares.data(), DType::kF32, {m, k}),
                             .normalize = name == std::string(kModel) ||

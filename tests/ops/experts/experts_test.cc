@@ -29,11 +29,25 @@ struct Routed {
   std::vector<float> shares;
 };
 
+// Routes rows with these logits, which are bf16: row i of x is 1 in column i, and the router has
+// the logits of row i there.
 Routed route(const std::vector<float>& logits, int64_t num_experts, int64_t k, bool normalize,
              int num_threads = 2) {
   Machine machine(num_threads);
   const int64_t m = std::ssize(logits) / num_experts;
-  const RouteExpertsArgs args{.scores = machine.tensor(logits, {m, num_experts}),
+  const int64_t hidden = (m + 7) / 8 * 8;
+  std::vector<BFloat16> x(static_cast<size_t>(m * hidden));
+  std::vector<BFloat16> router(static_cast<size_t>(num_experts * hidden));
+  for (int64_t i = 0; i < m; ++i) {
+    x[static_cast<size_t>(i * hidden + i)] = BFloat16(1.0f);
+    for (int64_t e = 0; e < num_experts; ++e) {
+      router[static_cast<size_t>(e * hidden + i)] =
+          BFloat16(logits[static_cast<size_t>(i * num_experts + e)]);
+    }
+  }
+  const RouteExpertsArgs args{.x = machine.tensor(x, {m, hidden}),
+                              .router = pack(machine, router, num_experts, hidden),
+                              .scores = machine.tensor(DType::kF32, {m, num_experts}),
                               .experts = machine.tensor(DType::kI32, {m, k}),
                               .shares = machine.tensor(DType::kF32, {m, k}),
                               .normalize = normalize};
@@ -47,14 +61,16 @@ std::vector<float> random_logits(int64_t count, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0.0f, 3.0f);
   std::vector<float> values(static_cast<size_t>(count));
-  for (float& value : values) value = normal(generator);
+  for (float& value : values) value = static_cast<float>(BFloat16(normal(generator)));
   return values;
 }
 
 TEST(RouteExperts, MatchesDoublePrecision) {
-  for (const auto& [num_experts, k] : {std::pair{1, 1}, {2, 2}, {8, 2}, {60, 4}, {128, 8}}) {
-    for (const bool normalize : {false, true}) {
-      const std::vector<float> logits = random_logits(200 * num_experts, 5);
+  for (const auto& [num_experts, k] :
+       {std::pair{1, 1}, {2, 2}, {8, 2}, {60, 4}, {128, 8}, {256, 8}, {512, 10}}) {
+    for (const auto& [num_rows, normalize] :
+         {std::pair{1, false}, {3, true}, {4, false}, {16, true}, {200, false}, {200, true}}) {
+      const std::vector<float> logits = random_logits(num_rows * num_experts, 5);
       const Routed got = route(logits, num_experts, k, normalize);
       const auto expected = reference::route_experts(logits, num_experts, k, normalize);
       EXPECT_EQ(got.experts, expected.experts) << num_experts;
@@ -64,6 +80,44 @@ TEST(RouteExperts, MatchesDoublePrecision) {
       for (size_t i = 0; i < got.shares.size(); ++i) {
         ASSERT_NEAR(got.shares[i], expected.shares[i], 1e-6) << num_experts;
       }
+    }
+  }
+}
+
+// Sums over many columns, and the same bits for a row beside others.
+TEST(RouteExperts, LogitsAreProductsOfTheirRow) {
+  constexpr int64_t kRows = 16, kExperts = 75, kHidden = 1032;
+  Machine machine(2);
+  const std::vector<BFloat16> x = random_bf16(kRows * kHidden, 1);
+  const std::vector<BFloat16> weight = random_bf16(kExperts * kHidden, 2, 0.1f);
+  const PackedWeight router = pack(machine, weight, kExperts, kHidden);
+  std::vector<float> logits;
+  for (int64_t i = 0; i < kRows * kExperts; ++i) {
+    double sum = 0;
+    for (int64_t c = 0; c < kHidden; ++c) {
+      sum += static_cast<double>(
+                 static_cast<float>(x[static_cast<size_t>(i / kExperts * kHidden + c)])) *
+             static_cast<float>(weight[static_cast<size_t>(i % kExperts * kHidden + c)]);
+    }
+    logits.push_back(static_cast<float>(sum));
+  }
+  const auto expected = reference::route_experts(logits, kExperts, 4, true);
+  std::vector<float> whole;
+  for (const int64_t m : {kRows, int64_t{1}, int64_t{2}, int64_t{5}, int64_t{9}}) {
+    const std::vector<BFloat16> rows(x.begin(), x.begin() + m * kHidden);
+    const RouteExpertsArgs args{.x = machine.tensor(rows, {m, kHidden}),
+                                .router = router,
+                                .scores = machine.tensor(DType::kF32, {m, kExperts}),
+                                .experts = machine.tensor(DType::kI32, {m, 4}),
+                                .shares = machine.tensor(DType::kF32, {m, 4}),
+                                .normalize = true};
+    route_experts(machine.stream(), args);
+    machine.synchronize();
+    std::vector<float> got = values_of<float>(args.scores);
+    if (whole.empty()) whole = got;
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i], whole[i]) << m;
+      ASSERT_NEAR(got[i], expected.probabilities[i], 1e-5) << m;
     }
   }
 }

@@ -66,6 +66,7 @@ void route_row(const RouteCall& call, int64_t row) {
 }  // namespace
 
 void CpuOps::route_experts(Stream& stream, const RouteExpertsArgs& args) const {
+  matmul(stream, {.x = args.x, .weight = args.router, .bias = {}, .out = args.scores});
   const RouteCall call{.scores = args.scores.data<float>(),
                        .experts = args.experts.data<int32_t>(),
                        .shares = args.shares.data<float>(),

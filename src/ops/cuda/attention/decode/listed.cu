@@ -192,8 +192,7 @@ __device__ __forceinline__ void score_half(const DecodeParams& p, uint32_t tiles
   for (; tiles != 0; tiles &= tiles - 1) {
     const int32_t tile = __ffs(tiles) - 1;
     Scores<C> scores;
-    multiply_keys<C>(0, ring.wait(), queries, num_tokens - tile * kTileTokens, p.scale, lane,
-                     scores);
+    multiply_keys<C>(0, p, ring.wait(), queries, num_tokens - tile * kTileTokens, lane, scores);
     ring.leave();
     const float(&score)[4] = scores.data[0][0];
     maxima[0] = fmaxf(maxima[0], fmaxf(score[0], score[2]));
@@ -242,7 +241,7 @@ __device__ __forceinline__ void compute_half(const DecodeParams& p, uint32_t til
       scores.data[0][0][2] = score.z;
       scores.data[0][0][3] = score.w;
       update_softmax<C, false>(0, scores, strip);
-      multiply_values<C>(0, ring.wait(), lane, scores, strip);
+      multiply_values<C>(0, p, ring.wait(), kTileTokens, lane, scores, strip);
       ring.leave();
     }
     add_strip(strip, half);

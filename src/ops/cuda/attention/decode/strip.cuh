@@ -356,7 +356,7 @@ __device__ __forceinline__ void store_strip(int32_t num_heads, int32_t lane,
         const float low = partial.acc[t][m][head];
         const float high = partial.acc[t][m][2 + head];
         if constexpr (C::kCoded) {
-          *reinterpret_cast<float2*>(acc + 16 * m + lane / 4 * 2) = sums_of_codes(low, high);
+          *reinterpret_cast<float2*>(acc + 16 * m + lane / 4 * 2) = {low, high};
         } else {
           acc[16 * m + lane / 4] = low;
           acc[16 * m + 8 + lane / 4] = high;

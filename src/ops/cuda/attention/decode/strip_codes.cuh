@@ -1,11 +1,8 @@
 // Tiles of codes in the strips of decode attention (strip.cuh): copied as they lie, and turned into
 // operands of the products in registers.
 //
-// What is a power of two for a whole tile or row is left out of a code, which then costs 28
-// instructions for 16 numbers: queries and weights are 2^80 times larger instead, scores and acc
-// are multiplied at the end, and the scale of a token goes to its scores and weights. All of it is
-// exact, and the sums are those of bf16, unless a query or value exceeds 2^47, which makes them
-// infinite.
+// The scale of a token is left out of its codes, which then cost 36 instructions for 16 numbers,
+// and goes to its scores and weights. That is exact, so the sums have the bits of those over bf16.
 //
 // ldmatrix moves two codes where it moves a bf16, so a lane has four neighbouring channels of a
 // token's key, or two channels of two tokens' values. Words are split where that needs no byte to
@@ -31,24 +28,23 @@ inline constexpr bool kStepsHaveOrder = true;
 inline constexpr bool kStepsHaveOrder = false;
 #endif
 
-inline constexpr uint32_t kEnlarged = 0x67806780u;  // 2^80, as both bf16 of a pair
-// What is then missing: a turned code is 2^127 times too small, beside the factor of its row.
-inline constexpr float kMissing = 0x1p47f;
+__device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a),
+                                         *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&product);
+}
 
-// Codes 0 and 2 of a word, and codes 1 and 3, as bits of bf16: see KvCodec.
+// Codes 0 and 2 of a word, and codes 1 and 3, as bf16 without the factor of their row. Without the
+// product, subnormal numbers would have the bits, and tensor cores round sums of those otherwise.
 struct TurnedWord {
   uint32_t even;
   uint32_t odd;
 };
 __device__ __forceinline__ TurnedWord turn_word(const KvCodec& codec, uint32_t word) {
-  return {.even = (word << 8 & 0x80008000u) | (word & 0x007f007fu) << (8 - codec.shift),
-          .odd = (word & 0x80008000u) | (word & 0x7f007f00u) >> codec.shift};
-}
-
-__device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a),
-                                         *reinterpret_cast<const __nv_bfloat162*>(&b));
-  return *reinterpret_cast<const uint32_t*>(&product);
+  constexpr uint32_t kPower = 0x7f007f00u;  // 2^127
+  const uint32_t even = (word << 8 & 0x80008000u) | (word & 0x007f007fu) << (8 - codec.shift);
+  const uint32_t odd = (word & 0x80008000u) | (word & 0x7f007f00u) >> codec.shift;
+  return {.even = multiply_pairs(even, kPower), .odd = multiply_pairs(odd, kPower)};
 }
 
 // Starts the copy of a tile. Rows that are not visible are not read and become 0; their scales are.
@@ -97,8 +93,6 @@ __device__ __forceinline__ void load_channels(At at, int step, int32_t lane, uin
     operands[0] = __byte_perm(channels.x, channels.y, 0x5410);
     operands[1] = __byte_perm(channels.x, channels.y, 0x7632);
   }
-  operands[0] = multiply_pairs(operands[0], kEnlarged);
-  operands[1] = multiply_pairs(operands[1], kEnlarged);
 }
 
 // Loads the queries from shared memory, where copy_rows has put them.
@@ -134,7 +128,7 @@ __device__ __forceinline__ void load_wide_queries_of_codes(const uint16_t* rows,
   }
 }
 
-// sums += K Q^T, without what the keys' scales are missing.
+// sums += K Q^T, without the factors of keys.
 template <typename C>
 __device__ __forceinline__ void add_products_of_codes(const KvCodec& codec,
                                                       const CodedTile<C>& tile,
@@ -163,8 +157,7 @@ __device__ __forceinline__ void add_products_of_codes(const KvCodec& codec,
 
 // The product that a sum of add_products_of_codes stands for.
 __device__ __forceinline__ float score_of_codes(const KvCodec& codec, float sum, uint8_t scale) {
-  const float factor = __uint_as_float(row_factors(codec, scale) & 0xffff0000u);
-  return __fmul_rn(__fmul_rn(sum, kMissing), factor);
+  return __fmul_rn(sum, __uint_as_float(row_factors(codec, scale) & 0xffff0000u));
 }
 
 // Multiplies weights, as right operands, by the factors of their tokens' values; those of tokens
@@ -181,7 +174,7 @@ __device__ __forceinline__ void scale_weights(const KvCodec& codec, const CodedT
     const uint32_t factors = __byte_perm(first, second, 0x5410);
 #pragma unroll
     for (int t = 0; t < C::kHeadTiles; ++t) {
-      weights[t][half] = multiply_pairs(multiply_pairs(weights[t][half], kEnlarged), factors);
+      weights[t][half] = multiply_pairs(weights[t][half], factors);
     }
   }
 }
@@ -206,11 +199,6 @@ __device__ __forceinline__ void add_values_of_codes(const KvCodec& codec, const 
       }
     }
   }
-}
-
-// Two channels of acc as they are.
-__device__ __forceinline__ float2 sums_of_codes(float first, float second) {
-  return {__fmul_rn(first, kMissing), __fmul_rn(second, kMissing)};
 }
 
 }  // namespace sluice::cuda::decode

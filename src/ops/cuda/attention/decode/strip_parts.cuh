@@ -70,9 +70,10 @@ template <typename C>
 using Tile = std::conditional_t<C::kCoded, CodedTile<C>, uint16_t[kTileTokens][C::kHeadDim]>;
 
 // Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
-// Its rows are padded so that the lanes of a store are in different banks.
+// Its rows are padded so that the lanes of a store are in different banks. Copies of queries need
+// the alignment: copy_rows turns bits of an address.
 template <typename C, bool kIsWide = C::kIsWide>
-struct WarpBuffers {
+struct alignas(128) WarpBuffers {
   uint16_t queries[C::kHeads][C::kHeadDim];
   Tile<C> keys[kTiles];
   union {
@@ -83,7 +84,7 @@ struct WarpBuffers {
 
 // Of wide heads: keys, in their place values, and then acc. Queries are loaded into registers.
 template <typename C>
-struct WarpBuffers<C, true> {
+struct alignas(128) WarpBuffers<C, true> {
   union {
     Tile<C> tiles[kTiles];
     float acc[C::kHeads][C::kRowFloats];

@@ -153,7 +153,7 @@ __device__ __forceinline__ void compute_and_prefetch(const DecodeParams& p, cons
   begin<C>(nullptr, false, partial);
   wait_for_copies_but<1>();
   __syncwarp();
-  attend_strip(strip, lane, buffers, scores, partial);
+  attend_strip(p, strip, lane, buffers, scores, partial);
   __syncwarp();
   copy_values(next.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, lane, buffers);
 }
