@@ -40,9 +40,12 @@ struct RouteExpertsArgs {
 // Softmax over the products of a row with all rows of the router, and its k largest. Of equal
 // probabilities the expert of the lowest index comes first, which torch leaves open. NaN is chosen
 // last.
-// Shapes: x [m, hidden], scores [m, num_experts], experts [m, k], shares [m, k], k <= num_experts.
+// Shapes: x [m, hidden], router [num_experts, hidden], scores [m, num_experts], experts [m, k],
+// shares [m, k], k <= num_experts.
 // Types: bf16 x and router; f32, i32 indices; computed in f32. Shares are not rounded to bf16, as
-// transformers does. Aliasing: none overlap. Order: enqueue only; rows do not depend on each other.
+// transformers does.
+// Aliasing: none overlap.
+// Order: enqueue only; rows do not depend on each other.
 // Errors: those of every op (ops/ops.h); on CUDA kUnsupported, thrown by the call, for more than
 // 512 experts or 32 slots. Source: Fedus 2021, arXiv 2101.03961, equations 1 and 2; normalize:
 // Jiang 2024, arXiv 2401.04088.

@@ -172,8 +172,7 @@ __device__ __forceinline__ bool compute_window(const DecodeParams& p, const Plac
 // grid: (windows of the round, or fewer blocks that take several, or halves of windows) x (KV head,
 // tiles of its query heads) x sequences of the round.
 template <typename C>
-__global__ void __launch_bounds__(kMaxWarps* kWarpThreads, C::kBlocks)
-    decode_windows(const DecodeParams p) {
+__global__ void __launch_bounds__(kMaxWarps* kWarpThreads, 3) decode_windows(const DecodeParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Strips<C> strips;
   auto* buffers = reinterpret_cast<WarpBuffers<C>*>(shared);

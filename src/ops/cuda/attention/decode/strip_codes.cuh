@@ -13,6 +13,8 @@
 // fill the banks, at i xor r / 2. Thread rule: device code, whole warps.
 #pragma once
 
+#include <nv/target>
+
 #include "ops/cuda/attention/decode/strip_parts.cuh"
 #include "ops/cuda/attention/decode/strip_products.cuh"
 #include "ops/cuda/kv_codec.cuh"
@@ -22,11 +24,9 @@ namespace sluice::cuda::decode {
 
 // Tensor cores of sm_90 add the 16 products of a step at once, whatever their order; older ones add
 // 8, then the other 8.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr bool kStepsHaveOrder = true;
-#else
-inline constexpr bool kStepsHaveOrder = false;
-#endif
+__device__ __forceinline__ bool steps_have_order() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (return false;), (return true;))
+}
 
 __device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a),
@@ -85,7 +85,7 @@ __device__ __forceinline__ uint32_t order_channels(uint32_t word, int32_t lane) 
 template <typename At>
 __device__ __forceinline__ void load_channels(At at, int step, int32_t lane, uint32_t* operands) {
   const int32_t c = lane % 4;
-  if constexpr (kStepsHaveOrder) {
+  if (steps_have_order()) {
     operands[0] = *reinterpret_cast<const uint32_t*>(at(16 * step + 2 * c));
     operands[1] = *reinterpret_cast<const uint32_t*>(at(16 * step + 8 + 2 * c));
   } else {
@@ -140,7 +140,7 @@ __device__ __forceinline__ void add_products_of_codes(const KvCodec& codec,
     load_words<C, false>(tile, pair, lane, words);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // a step
-      if constexpr (kStepsHaveOrder) {
+      if (steps_have_order()) {
         words[2 * half] = order_channels(words[2 * half], lane);
         words[2 * half + 1] = order_channels(words[2 * half + 1], lane);
       }

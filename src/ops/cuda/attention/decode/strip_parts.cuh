@@ -29,9 +29,6 @@ struct Config {
   static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
   static constexpr int kRowsOfCopy = kWarpThreads / kPieces;  // that a warp copies at once
   static constexpr int kRowFloats = kHeadDim + 4;             // of a strip's acc, per head
-  // Blocks that a multiprocessor's registers hold. Codes take half of the memory, so four have as
-  // many tokens in flight as two with bf16 and hide more of their arithmetic.
-  static constexpr int kBlocks = kCoded && !kIsWide && kHeadTiles == 1 ? 4 : 3;
 };
 
 // Right operands of a lane: [.][i][2 * step + half] is channels 32 i + 16 step + 8 half + 2 c and
