@@ -282,7 +282,7 @@ void run_with_held_masks(const Job& free, const Job& held, int held_mask, HeldRu
   LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2}),
                          .before_masks = [&] {
                            if (++count != held_mask) return;
-                           for (int i = 0; i < 900 && !is_free_done; ++i) {
+                           for (int i = 0; i < 700 && !is_free_done; ++i) {
                              std::this_thread::sleep_for(std::chrono::milliseconds(1));
                            }
                            run.was_in_time = is_free_done.load();
