@@ -120,12 +120,12 @@ void HostLoader::copy_run(Stream& transfer, const BlockRun& run) const {
     transfer.copy({.dst = run.target, .src = src, .num_bytes = run.count * layout_.block_bytes()});
     return;
   }
-  const size_t half_bytes = layout_.block.half_bytes();
+  const size_t head_bytes = layout_.block.head_bytes();
   transfer.copy_2d({.dst = run.target,
-                    .dst_stride_bytes = 2 * half_bytes,
+                    .dst_stride_bytes = head_bytes,
                     .src = src,
-                    .src_stride_bytes = 2 * half_bytes,
-                    .row_bytes = half_bytes,
+                    .src_stride_bytes = head_bytes,
+                    .row_bytes = layout_.block.keys().bytes(),
                     .num_rows = run.count * static_cast<size_t>(layout_.block.num_kv_heads)});
 }
 

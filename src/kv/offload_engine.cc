@@ -221,12 +221,12 @@ void OffloadEngine::adopt(BlockId host_id) {
 // Keys and values of the heads alternate.
 KvBlocksView OffloadEngine::stage_keys(LayerId layer, BlockId host_id) {
   const KvBlocksView view = begin_stage(layer);
-  const size_t half_bytes = layout_.block.half_bytes();
+  const size_t head_bytes = layout_.block.head_bytes();
   compute_.copy_2d({.dst = stage_.block(layer, StageId(0)),
-                    .dst_stride_bytes = 2 * half_bytes,
+                    .dst_stride_bytes = head_bytes,
                     .src = host_.block(layer, host_id),
-                    .src_stride_bytes = 2 * half_bytes,
-                    .row_bytes = half_bytes,
+                    .src_stride_bytes = head_bytes,
+                    .row_bytes = layout_.block.keys().bytes(),
                     .num_rows = static_cast<size_t>(layout_.block.num_kv_heads)});
   compute_.record(*keys_staged_);
   keys_were_staged_ = true;

@@ -289,12 +289,16 @@ int64_t ModelConfig::num_active_parameters() const {
          });
 }
 
+KvBlockShape ModelConfig::kv_block(KvElement element, int32_t block_tokens) const {
+  return {.num_kv_heads = attention().num_kv_heads,
+          .head_dim = attention().padded_head_dim(),
+          .block_tokens = block_tokens,
+          .element = element,
+          .keys_in_bf16 = element != KvElement::kBFloat16 && attention().qkv_bias};
+}
+
 size_t ModelConfig::kv_bytes_per_token(KvElement element) const {
-  const KvBlockShape token{.num_kv_heads = attention().num_kv_heads,
-                           .head_dim = attention().padded_head_dim(),
-                           .block_tokens = 1,
-                           .element = element};
-  return static_cast<size_t>(num_kv_layers()) * token.block_bytes();
+  return static_cast<size_t>(num_kv_layers()) * kv_block(element, 1).block_bytes();
 }
 
 int64_t max_positions(const ModelConfig& config) {

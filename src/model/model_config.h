@@ -75,6 +75,9 @@ struct ModelConfig {
   // The same without the experts that a row does not choose.
   int64_t num_active_parameters() const;
 
+  // Blocks of a layer's KV. Keys with a bias stay in bf16 beside values of another element: a few
+  // of their channels are so large that 8 bits keep nothing of the others.
+  KvBlockShape kv_block(KvElement element, int32_t block_tokens) const;
   // Bytes of the K and V of one token in all layers, padding of heads included.
   size_t kv_bytes_per_token(KvElement element = KvElement::kBFloat16) const;
 };

@@ -41,10 +41,10 @@ TEST(KvLayout, RowsTileTheBlock) {
   for (int32_t head = 0; head < block.num_kv_heads; ++head) {
     for (int32_t token = 0; token < block.block_tokens; ++token) {
       EXPECT_EQ(block.key_offset(head, token), expected);
-      EXPECT_EQ(block.value_offset(head, token), expected + block.half_bytes());
-      expected += block.token_bytes();
+      EXPECT_EQ(block.value_offset(head, token), expected + block.keys().bytes());
+      expected += block.keys().token_bytes();
     }
-    expected += block.half_bytes();
+    expected += block.keys().bytes();
   }
   EXPECT_EQ(block.block_bytes(), expected);
 }

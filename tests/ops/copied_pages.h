@@ -17,7 +17,7 @@ namespace sluice::testing {
 // The page of `head` at `token` of a block becomes block `target` of `to`.
 inline void copy_page(const KvBlocksView& from, int32_t block, int32_t token, int32_t head,
                       const KvBlocksView& to, int32_t target) {
-  const size_t count = to.shape.half_bytes();
+  const size_t count = to.shape.keys().bytes();
   std::copy_n(from.keys<std::byte>(block, head, token), count, to.keys<std::byte>(target, head));
   std::copy_n(from.values<std::byte>(block, head, token), count,
               to.values<std::byte>(target, head));

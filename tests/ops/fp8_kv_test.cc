@@ -26,18 +26,38 @@ TEST(E4m3Blocks, HaveNoGapsAndNoOverlaps) {
   for (int32_t head = 0; head < 3; ++head) {
     for (int32_t token = 0; token < 64; ++token) {
       for (const size_t half : {shape.key_offset(head), shape.value_offset(head)}) {
-        for (size_t d = 0; d < 48; ++d) ++uses[half + shape.row_offset(token) + d];
-        ++uses[half + shape.scale_offset(token)];
+        for (size_t d = 0; d < 48; ++d) ++uses[half + shape.values().row_offset(token) + d];
+        ++uses[half + shape.values().scale_offset(token)];
       }
-      EXPECT_EQ(shape.key_offset(head, token), shape.key_offset(head) + shape.row_offset(token));
+      EXPECT_EQ(shape.key_offset(head, token),
+                shape.key_offset(head) + shape.keys().row_offset(token));
     }
   }
   EXPECT_EQ(uses, std::vector<int>(shape.block_bytes(), 1));
   // A page is contiguous: the same bytes as a block of its size.
   KvBlockShape page = shape;
   page.block_tokens = 32;
-  EXPECT_EQ(shape.key_offset(1, 32), shape.key_offset(1) + page.half_bytes());
-  EXPECT_EQ(page.half_bytes() % 16, 0u);
+  EXPECT_EQ(shape.key_offset(1, 32), shape.key_offset(1) + page.keys().bytes());
+  EXPECT_EQ(page.keys().bytes() % 16, 0u);
+}
+
+TEST(KvBlocksWithKeysInBf16, HaveNoGapsAndNoOverlaps) {
+  const KvBlockShape shape{.num_kv_heads = 2,
+                           .head_dim = 48,
+                           .block_tokens = 32,
+                           .element = KvElement::kInt8,
+                           .keys_in_bf16 = true};
+  EXPECT_EQ(shape.block_bytes(), 2u * 32 * (96 + 49));
+  std::vector<int> uses(shape.block_bytes());
+  for (int32_t head = 0; head < 2; ++head) {
+    const size_t values = shape.value_offset(head);
+    for (int32_t token = 0; token < 32; ++token) {
+      for (size_t d = 0; d < 96; ++d) ++uses[shape.key_offset(head, token) + d];
+      for (size_t d = 0; d < 48; ++d) ++uses[shape.value_offset(head, token) + d];
+      ++uses[values + shape.values().scale_offset(token)];
+    }
+  }
+  EXPECT_EQ(uses, std::vector<int>(shape.block_bytes(), 1));
 }
 
 // ---- Writing -----------------------------------------------------------------------------------
@@ -105,7 +125,7 @@ void expect_written_rounded(KvElement element) {
         if (is_written[static_cast<size_t>(block * 16 + token)]) return;
         for (std::byte* half :
              {expected.keys<std::byte>(block, head), expected.values<std::byte>(block, head)}) {
-          std::fill_n(half + expected.shape.row_offset(token), head_dim, std::byte{0xFF});
+          std::fill_n(half + expected.shape.keys().row_offset(token), head_dim, std::byte{0xFF});
         }
       });
       EXPECT_EQ(bytes_of_blocks(fp8.kv), bytes_of_blocks(expected));
@@ -122,11 +142,11 @@ TEST(Fp8Kv, IsWhatIsWrittenInBf16Rounded) {
 
 // ---- Reading -----------------------------------------------------------------------------------
 
-template <KvElement kElement>
+template <KvElement kElement, bool kKeysInBf16 = false>
 void expect_same_attention_in(const AttentionProblem& problem, AttentionRun run) {
-  run.convert = rounded<kElement>;
+  run.convert = rounded<kElement, kKeysInBf16>;
   const AttentionResult of_bytes = problem.run(run);
-  run.convert = rounded_bf16<kElement>;
+  run.convert = rounded_bf16<kElement, kKeysInBf16>;
   expect_same_bits(of_bytes, problem.run(run));
 }
 
@@ -135,6 +155,7 @@ void expect_same_attention(const AttentionShape& shape, const AttentionRun& run)
   const AttentionProblem problem(shape);
   expect_same_attention_in<KvElement::kE4m3>(problem, run);
   expect_same_attention_in<KvElement::kInt8>(problem, run);
+  if (testing_cpu()) expect_same_attention_in<KvElement::kE4m3, true>(problem, run);
 }
 
 TEST(Fp8Kv, AttentionHasTheBitsOfRoundedBf16) {

@@ -217,7 +217,7 @@ class CacheRig {
   void expect_bytes(int32_t head, int32_t key, int32_t place) const {
     const int32_t block = key / shape_.pages_per_block();
     const int32_t token = key % shape_.pages_per_block() * shape_.page_tokens;
-    const size_t bytes = dst_.shape.half_bytes();
+    const size_t bytes = dst_.shape.keys().bytes();
     EXPECT_TRUE(std::memcmp(dst_.keys<std::byte>(place, head),
                             src_.keys<std::byte>(block, head, token), bytes) == 0 &&
                 std::memcmp(dst_.values<std::byte>(place, head),

@@ -11,9 +11,11 @@
 namespace sluice::testing {
 
 // Blocks of the same number and shape, but for the element, full of NaN.
-inline KvBlocksView blocks_like(Machine& machine, const KvBlocksView& kv, KvElement element) {
+inline KvBlocksView blocks_like(Machine& machine, const KvBlocksView& kv, KvElement element,
+                                bool keys_in_bf16 = false) {
   KvBlocksView to = kv;
   to.shape.element = element;
+  to.shape.keys_in_bf16 = keys_in_bf16;
   to.stride_bytes = to.shape.block_bytes() + 64;
   to.base = machine.poisoned(static_cast<size_t>(kv.num_blocks) * to.stride_bytes);
   return to;
@@ -29,19 +31,26 @@ void for_each_token(const KvBlocksView& kv, const F& fn) {
   }
 }
 
-// All tokens of blocks of bf16, rounded.
-template <KvElement kElement>
+// Writes a row of bf16 to the keys, or values, at `to`.
+inline void put_row(const KvHalf& half, const uint16_t* row, std::byte* to, int32_t token) {
+  std::byte* place = to + half.row_offset(token);
+  if (half.element == KvElement::kBFloat16) {
+    std::copy_n(reinterpret_cast<const std::byte*>(row), half.row_bytes(), place);
+    return;
+  }
+  to[half.scale_offset(token)] =
+      std::byte{round_kv_row(half.element, row, half.head_dim, reinterpret_cast<uint8_t*>(place))};
+}
+
+// All tokens of blocks of bf16, rounded; or their values alone.
+template <KvElement kElement, bool kKeysInBf16 = false>
 KvBlocksView rounded(Machine& machine, const KvBlocksView& kv) {
-  const KvBlocksView to = blocks_like(machine, kv, kElement);
-  const auto round = [&](const uint16_t* row, std::byte* half, int32_t token) {
-    const uint8_t scale =
-        round_kv_row(kElement, row, kv.shape.head_dim,
-                     reinterpret_cast<uint8_t*>(half + to.shape.row_offset(token)));
-    half[to.shape.scale_offset(token)] = std::byte{scale};
-  };
+  const KvBlocksView to = blocks_like(machine, kv, kElement, kKeysInBf16);
   for_each_token(kv, [&](int32_t block, int32_t head, int32_t token) {
-    round(kv.keys<uint16_t>(block, head, token), to.keys<std::byte>(block, head), token);
-    round(kv.values<uint16_t>(block, head, token), to.values<std::byte>(block, head), token);
+    put_row(to.shape.keys(), kv.keys<uint16_t>(block, head, token), to.keys<std::byte>(block, head),
+            token);
+    put_row(to.shape.values(), kv.values<uint16_t>(block, head, token),
+            to.values<std::byte>(block, head), token);
   });
   return to;
 }
@@ -58,9 +67,9 @@ inline KvBlocksView as_bf16(Machine& machine, const KvBlocksView& kv) {
 }
 
 // bf16 as it is after a rounding.
-template <KvElement kElement>
+template <KvElement kElement, bool kKeysInBf16 = false>
 KvBlocksView rounded_bf16(Machine& machine, const KvBlocksView& kv) {
-  return as_bf16(machine, rounded<kElement>(machine, kv));
+  return as_bf16(machine, rounded<kElement, kKeysInBf16>(machine, kv));
 }
 
 }  // namespace sluice::testing

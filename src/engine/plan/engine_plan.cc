@@ -388,7 +388,13 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
   const StallRates rates = stall_rates(options, device);
   note_experts(weights.experts, rates.link_bytes_per_second, plan);
   plan_stalls(options, config, rates, plan);
-  plan.memory.kv_cache_dtype = kv_element_name(plan.kv_layout.block.element);
+  plan.memory.kv_cache_dtype = kv_block_element_name(plan.kv_layout.block);
+  if (plan.kv_layout.block.keys_in_bf16) {
+    plan.memory.notes.push_back(fmt::format(
+        "the keys of {} have a bias, and 8 bits would keep nothing of their other "
+        "channels: they stay in bf16 beside values in {}",
+        architecture_name(config.architecture), kv_cache_dtype_name(options.kv.cache_dtype)));
+  }
   plan.memory.kv_offload = kv_offload_name(plan.kv_offload);
   add_policy_note(options, policies, plan);
   return plan;

@@ -6,13 +6,14 @@
 namespace sluice {
 namespace {
 
-// Errors: kUnsupported for 8 bits where the model's answers would lose their sense.
-void check_8_bits(const PlanInput& input) {
-  if (!input.config.attention().qkv_bias) return;
+// Errors: kUnsupported on a GPU for values in 8 bits beside keys in bf16.
+void check_halves(const PlanInput& input, const KvBlockShape& block) {
+  if (!block.keys_in_bf16 || input.device.kind() != DeviceKind::kCuda) return;
   fail(ErrorCode::kUnsupported,
        "kv_cache_dtype is '{}', but the keys of {} have a bias: a few channels are so large that "
-       "8 bits keep nothing of the others, and the model answers nonsense; leave it at 'auto', "
-       "and take --kv-offload where KV does not fit the device",
+       "8 bits keep nothing of the others. They stay in bf16 beside values in 8 bits, for which "
+       "there are no kernels on a GPU yet; leave it at 'auto', and take --kv-offload where KV does "
+       "not fit the device",
        kv_cache_dtype_name(input.options.kv.cache_dtype),
        architecture_name(input.config.architecture));
 }
@@ -24,13 +25,10 @@ KvLayout choose_kv_layout(const PlanInput& input, KvOffload kv_offload) {
       kv_offload == KvOffload::kOff ? kDefaultBlockTokens : kDefaultOffloadedBlockTokens;
   const int32_t block_tokens = input.options.kv.block_size.value_or(by_mode);
   validate_block_tokens(block_tokens);
-  const Attention& attention = input.config.attention();
+  const KvElement element = kv_element_of(input.options.kv.cache_dtype);
   const KvLayout layout{.num_layers = input.config.num_kv_layers(),
-                        .block = {.num_kv_heads = attention.num_kv_heads,
-                                  .head_dim = attention.padded_head_dim(),
-                                  .block_tokens = block_tokens,
-                                  .element = kv_element_of(input.options.kv.cache_dtype)}};
-  if (layout.block.element != KvElement::kBFloat16) check_8_bits(input);
+                        .block = input.config.kv_block(element, block_tokens)};
+  check_halves(input, layout.block);
   return layout;
 }
 

@@ -117,7 +117,7 @@ StoreFormat make_store_format(const StoreFormatInputs& inputs) {
               make_fingerprint({.weights = inputs.weights,
                                 .model = model_fields(inputs.config),
                                 .rope = rope_values(inputs.config),
-                                .kv_dtype = std::string(kv_element_name(block.element)),
+                                .kv_dtype = kv_block_element_name(block),
                                 .block_layout = fmt::format("[{} kv_head][K,V][token][{} head_dim]",
                                                             block.num_kv_heads, block.head_dim),
                                 .block_tokens = block.block_tokens,

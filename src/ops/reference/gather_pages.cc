@@ -28,7 +28,7 @@ GatheredPages gather_pages(const GatherPagesArgs& args) {
       const int32_t block = place >= 0 ? place : args.block_ids.data<int32_t>()[entry_of_block];
       for (int32_t token = begin; token < begin + pages.page_tokens; ++token) {
         const int32_t from = token % args.src.shape.block_tokens;
-        const size_t token_bytes = dst.shape.token_bytes();
+        const size_t token_bytes = dst.shape.keys().token_bytes();
         std::copy_n(src.keys<std::byte>(block, head, from), token_bytes,
                     dst.keys<std::byte>(j, head, token - begin));
         std::copy_n(src.values<std::byte>(block, head, from), token_bytes,

@@ -35,7 +35,8 @@ using testing::sampled;
 using testing::testing_cpu;
 using testing::tiny_options;
 
-constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 query and 2 KV heads of 32
+constexpr const char* kModel = "qwen3-group2-tied";   // 2 layers, 4 query and 2 KV heads of 32
+constexpr const char* kBiased = "qwen2-group7-tied";  // its keys stay in bf16
 
 EngineOptions in_fp8(EngineOptions options) {
   options.kv.cache_dtype = KvCacheDtype::kFp8;
@@ -134,6 +135,61 @@ TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryModelWithoutABiasOfKeys) {
     const EngineOptions options = tiny_options(model);
     expect_all_same(run_engine(in_fp8(options), jobs), run_rounded(options, jobs), model);
   }
+}
+
+// ---- Keys with a bias, which stay in bf16 ------------------------------------------------------
+
+class BiasedKeys : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU has no kernels for keys in bf16 beside FP8";
+  }
+};
+
+std::vector<RequestOutput> run_rounded_values(const EngineOptions& options,
+                                              const std::vector<Job>& jobs,
+                                              KvElement element = KvElement::kE4m3) {
+  const testing::RoundedWrites rounded(element, /*keys_in_bf16=*/true);
+  return run_engine(options, jobs);
+}
+
+EngineOptions listing(EngineOptions options) {
+  options.sparse.policy = "full+quest";
+  options.sparse.page_tokens = options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
+  options.sparse.topk_tokens = 48;
+  return options;
+}
+
+TEST_F(BiasedKeys, HaveTheBitsOfRoundedValuesInEveryPlace) {
+  const std::vector<Job> jobs = make_jobs();
+  const EngineOptions plain = tiny_options(kBiased);
+  for (const EngineOptions& options : {plain, listing(plain)}) {
+    const std::vector<RequestOutput> expected = run_rounded_values(options, jobs);
+    EXPECT_TRUE(differs(run_engine(options, jobs), expected));
+    for (const auto& [name, placed] : in_all_places(options)) {
+      expect_all_same(run_engine(in_fp8(placed), jobs), expected, options.sparse.policy + name);
+    }
+  }
+  expect_all_same(run_in_int8(plain, jobs), run_rounded_values(plain, jobs, KvElement::kInt8),
+                  "int8");
+}
+
+TEST_F(BiasedKeys, AreScoredAsTheyAre) {
+  constexpr int32_t kTile = 128;
+  const std::vector<Job> jobs = {{random_tokens(480, 3), sampled(12, 3)}};
+  EngineOptions options = tiny_options(kBiased);
+  options.sparse.policy = "sampled+quest";
+  options.sparse.sink_tokens = options.sparse.recent_tokens = options.sparse.threshold_tokens = 0;
+  options.sparse.tail_tokens = 1;
+  options.sparse.topk_tokens = 64;
+  options.sparse.coverage = 0.4;
+  options.sparse.column_tokens = 20;
+  options.kv.block_size = kTile;
+  const std::vector<RequestOutput> expected = run_rounded_values(options, jobs);
+  expect_all_same(run_engine(in_fp8(options), jobs), expected, "resident");
+  EngineOptions placed = testing::offloaded(options, KvOffload::kChunked, kTile);
+  placed.max_num_batched_tokens = placed.prefill_chunk_tokens.emplace(4 * kTile);
+  expect_all_same(run_engine(in_fp8(placed), jobs), expected, "chunked");
 }
 
 TEST(Fp8KvEngine, SparseDecodeHasTheBitsOfRoundedWritesInEveryPlace) {
@@ -300,19 +356,39 @@ TEST(Fp8KvEngine, PlansCountItsBytes) {
             size_t{2} * 2 * 2 * 33);
 }
 
-void expect_refused(const EngineOptions& options, std::string_view text) {
+// 2 layers of 2 KV heads of 32: 64 bytes of a key, 33 of a value.
+TEST_F(BiasedKeys, ArePlannedToTheByteAndStoredUnderTheirName) {
+  const EngineOptions options = in_fp8(tiny_options(kBiased));
+  const MemoryPlan plan = plan_memory(options);
+  EXPECT_EQ(plan.kv_cache_dtype, "bf16 keys, fp8_e4m3 values");
+  const ModelSummary model = summarize_model(options.model, KvCacheDtype::kFp8);
+  EXPECT_EQ(model.kv_bytes_per_token, static_cast<size_t>(model.num_kv_layers * model.num_kv_heads *
+                                                          (3 * model.head_dim + 1)));
+  const std::vector<Job> jobs = make_jobs();
+  const std::vector<RequestOutput> computed = run_engine(options, jobs);
+  const testing::TemporaryStore store;
+  for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
+    EngineOptions stored = store_options(mode);
+    stored.model = options.model;
+    const std::vector<RequestOutput> outputs = run_stored(in_fp8(stored), store, jobs);
+    EXPECT_EQ(testing::sum_of_stored(outputs) > 0, mode != KvOffload::kOff);
+  }
+  EngineOptions other = store_options(KvOffload::kOff);
+  other.model = options.model;
+  EXPECT_EQ(testing::sum_of_stored(run_stored(other, store, jobs)), 0);
+}
+
+TEST(Fp8KvEngine, IsRefusedOnAGpuWhereKeysHaveABias) {
+  const PlannedMachine machine{.gpu_bytes = size_t{48} << 30, .host_bytes = size_t{64} << 30};
   try {
-    plan_memory(options);
+    plan_memory(in_fp8(tiny_options(kBiased)), machine);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_NE(error.message().find(text), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("kv_cache_dtype is 'fp8', but the keys of Qwen2ForCausalLM"),
+              std::string::npos)
+        << error.message();
   }
-}
-
-TEST(Fp8KvEngine, IsRefusedWhereKeysHaveABias) {
-  expect_refused(in_fp8(tiny_options("qwen2-group7-tied")),
-                 "kv_cache_dtype is 'fp8', but the keys of Qwen2ForCausalLM");
 }
 
 // Before it is attended, the keys and values of one head: here less than the least scratch, 64 MiB.

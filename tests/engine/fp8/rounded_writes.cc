@@ -20,6 +20,7 @@ void hooked_rope_and_write_kv(Stream& stream,
 namespace {
 
 KvElement rounded_element = KvElement::kBFloat16;  // not rounded
+bool rounds_keys = true;
 
 void round_row(uint16_t* row, int32_t count) {
   std::array<uint8_t, 256> numbers{};
@@ -38,7 +39,7 @@ struct RoundCall {
       const int32_t block = kv_rows[i] / kv.shape.block_tokens;
       const int32_t token = kv_rows[i] % kv.shape.block_tokens;
       for (int32_t head = 0; head < kv.shape.num_kv_heads; ++head) {
-        round_row(kv.keys<uint16_t>(block, head, token), kv.shape.head_dim);
+        if (rounds_keys) round_row(kv.keys<uint16_t>(block, head, token), kv.shape.head_dim);
         round_row(kv.values<uint16_t>(block, head, token), kv.shape.head_dim);
       }
     }
@@ -57,7 +58,10 @@ void hooked_rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) {
   as_cpu(stream).submit("round KV", [call](ThreadTeam&) { call.run(); });
 }
 
-testing::RoundedWrites::RoundedWrites(KvElement element) { rounded_element = element; }
+testing::RoundedWrites::RoundedWrites(KvElement element, bool keys_in_bf16) {
+  rounded_element = element;
+  rounds_keys = !keys_in_bf16;
+}
 testing::RoundedWrites::~RoundedWrites() { rounded_element = KvElement::kBFloat16; }
 
 }  // namespace sluice

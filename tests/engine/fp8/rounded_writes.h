@@ -12,7 +12,8 @@ namespace sluice::testing {
 // Hooks all writes as long as it exists.
 class RoundedWrites {
  public:
-  explicit RoundedWrites(KvElement element = KvElement::kE4m3);
+  // Of keys in bf16 only the values are rounded: on a CPU alone.
+  explicit RoundedWrites(KvElement element = KvElement::kE4m3, bool keys_in_bf16 = false);
   ~RoundedWrites();
   RoundedWrites(const RoundedWrites&) = delete;
   RoundedWrites& operator=(const RoundedWrites&) = delete;

@@ -126,8 +126,9 @@ AttentionCall make_call(const AttentionArgs& args) {
   item.block_stride_bytes = args.kv.stride_bytes;
   item.block_tokens = shape.block_tokens;
   item.half_bytes = shape.value_offset(0);
-  item.token_bytes = static_cast<int32_t>(shape.token_bytes());
+  item.token_bytes = static_cast<int32_t>(shape.values().token_bytes());
   item.element = shape.element;
+  item.keys_in_bf16 = shape.keys_in_bf16;
   item.scale = args.scale;
   item.first = args.first;
   item.last = args.last;
@@ -229,7 +230,8 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
   // A run from token 0 on has no state before it (AttentionArgs::first).
   item.first = item.first || (item.kv_begin == 0 && call.first_entry == 0);
   item.kv_end = call.kv_end[seq];
-  item.blocks += static_cast<size_t>(kv_head) * 2 * item.half_bytes;
+  const auto values_bytes = static_cast<size_t>(item.block_tokens * item.token_bytes);
+  item.blocks += static_cast<size_t>(kv_head) * (item.half_bytes + values_bytes);
   if (item.block_table != nullptr) {
     const int64_t table =
         item.is_by_entry ? static_cast<int64_t>(seq) * call.num_kv_heads + kv_head : seq;
@@ -393,7 +395,7 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
 }  // namespace
 
 void CpuOps::attention(Stream& stream, const AttentionArgs& args) const {
-  expect_kv_element("attention", args.kv.shape, kCpuElements);
+  expect_cpu_kv("attention", args.kv.shape);
   as_cpu(stream).submit("attention", [call = make_call(args), &kernel = kernel_of(isa_)](
                                          ThreadTeam& team) { run_call(call, kernel, team); });
 }

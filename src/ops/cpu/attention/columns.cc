@@ -115,6 +115,7 @@ AttentionItem columns_of(const ColumnsCall& call, const AttentionItem& item, int
   columns.block_tokens = call.max_columns;
   columns.token_bytes = item.head_dim * 2;
   columns.element = KvElement::kBFloat16;
+  columns.keys_in_bf16 = false;
   columns.room = nullptr;  // copies are bf16
   columns.block_table = s.block_table;
   columns.half_bytes = static_cast<size_t>(call.max_columns * item.head_dim) * sizeof(uint16_t);

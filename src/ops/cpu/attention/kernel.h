@@ -39,7 +39,9 @@ struct AttentionItem {
   size_t block_stride_bytes = 0;
   size_t half_bytes = 0;  // from the keys of a head to its values
   int32_t block_tokens = 0;
-  int32_t token_bytes = 0;  // of a half: tile t of a block begins t * kTileTokens of them after it
+  // Of a value, and of a key unless these are in bf16: tile t of a block begins t * kTileTokens of
+  // them after its half.
+  int32_t token_bytes = 0;
   // Not null: `element` is not bf16, and KV is read into this room: the keys of kRoomTiles tiles,
   // then the values of one.
   uint16_t* room = nullptr;
@@ -58,6 +60,7 @@ struct AttentionItem {
 
   float scale = 1.0f;
   KvElement element = KvElement::kBFloat16;
+  bool keys_in_bf16 = false;  // KvBlockShape
   bool is_by_entry = false;
   bool first = true;
   bool last = true;

@@ -119,11 +119,15 @@ struct TileBytes {
   const std::byte* v;
 };
 
+inline int32_t key_bytes(const AttentionItem& item) {
+  return item.keys_in_bf16 ? item.head_dim * 2 : item.token_bytes;
+}
+
 inline TileBytes tile_bytes(const AttentionItem& item, Tile tile) {
   const std::byte* keys = item.blocks + static_cast<size_t>(tile.block) * item.block_stride_bytes;
   // Blocks and gathered pages begin at multiples of their size.
-  const int64_t offset = static_cast<int64_t>(tile.position % item.block_tokens) * item.token_bytes;
-  return {keys + offset, keys + item.half_bytes + offset};
+  const int64_t token = tile.position % item.block_tokens;
+  return {keys + token * key_bytes(item), keys + item.half_bytes + token * item.token_bytes};
 }
 
 // The keys and values of a tile, bf16 [tokens][head_dim] each. Only the first `num_tokens` may be
@@ -156,11 +160,14 @@ inline TileSource tile_source(const AttentionItem& item, Tile tile, int32_t slot
             num_tokens};
   }
   const int64_t tile_elements = static_cast<int64_t>(kTileTokens) * item.head_dim;
-  return {
-      read_tile(item.element, bytes.k, num_tokens, item.head_dim, item.room + slot * tile_elements),
-      read_tile(item.element, bytes.v, num_tokens, item.head_dim,
-                item.room + kRoomTiles * tile_elements),
-      num_tokens};
+  const uint16_t* keys = item.keys_in_bf16
+                             ? reinterpret_cast<const uint16_t*>(bytes.k)
+                             : read_tile(item.element, bytes.k, num_tokens, item.head_dim,
+                                         item.room + slot * tile_elements);
+  return {keys,
+          read_tile(item.element, bytes.v, num_tokens, item.head_dim,
+                    item.room + kRoomTiles * tile_elements),
+          num_tokens};
 }
 
 // Prefetches a tile of the next chunk, a few lines at a time between other work: with few rows the
@@ -173,7 +180,7 @@ class TilePrefetch {
     const TileBytes bytes = tile_bytes(item, tile);
     k_ = reinterpret_cast<const char*>(bytes.k);
     v_ = reinterpret_cast<const char*>(bytes.v);
-    left_bytes_ = min_of(kTileTokens, item.kv_end - tile.position) * item.token_bytes;
+    left_bytes_ = min_of(kTileTokens, item.kv_end - tile.position) * key_bytes(item);
   }
 
   // The next `num_lines` cache lines of the keys and as many of the values.

@@ -65,11 +65,11 @@ void copy_page(const GatherCall& call, int64_t index, int32_t token) {
   SLUICE_CHECK(block >= 0 && block < blocks.num_blocks, "gather_pages: block {} of {}", block,
                blocks.num_blocks);
   const int32_t first = token % block_tokens;
-  const size_t half_bytes = call.dst.shape.half_bytes();  // contiguous in src and dst
+  const KvBlockShape& page = call.dst.shape;  // its halves are contiguous in src and dst
   std::memcpy(call.dst.keys<std::byte>(target, head), blocks.keys<std::byte>(block, head, first),
-              half_bytes);
+              page.keys().bytes());
   std::memcpy(call.dst.values<std::byte>(target, head),
-              blocks.values<std::byte>(block, head, first), half_bytes);
+              blocks.values<std::byte>(block, head, first), page.values().bytes());
 }
 
 // Moves all pages. Pages without work are skipped inside a task, so that tasks stay independent.
@@ -88,7 +88,7 @@ size_t bytes_from_host(const GatherCall& call) {
   size_t num_bytes = 0;
   for (int64_t i = 0; i < call.num_copies(); ++i) {
     const int32_t token = token_of(call, i);
-    if (token >= 0 && !is_resident(call, token)) num_bytes += 2 * call.dst.shape.half_bytes();
+    if (token >= 0 && !is_resident(call, token)) num_bytes += call.dst.shape.head_bytes();
   }
   return num_bytes;
 }

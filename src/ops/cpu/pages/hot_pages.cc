@@ -154,7 +154,7 @@ struct Lists {
 void poison(const KvBlocksView& pages, int64_t head, int32_t place) {
   if (pages.base == nullptr) return;
   std::memset(pages.keys<std::byte>(place, static_cast<int32_t>(head)), kNanByte,
-              2 * pages.shape.half_bytes());  // the values follow
+              pages.shape.head_bytes());  // the values follow
 }
 
 // Gives `key` the place of a victim. Returns whether another key loses it.
@@ -231,11 +231,11 @@ void fetch_page(const FetchCall& call, int32_t head, int64_t index) {
                "fetch_hot_pages: key {} at place {}", key, place);
   const int32_t block = key / pages_per_block;
   const int32_t token = key % pages_per_block * page_tokens;
-  const size_t half_bytes = call.dst.shape.half_bytes();
+  const KvBlockShape& page = call.dst.shape;
   std::memcpy(call.dst.keys<std::byte>(place, head), call.src.keys<std::byte>(block, head, token),
-              half_bytes);
+              page.keys().bytes());
   std::memcpy(call.dst.values<std::byte>(place, head),
-              call.src.values<std::byte>(block, head, token), half_bytes);
+              call.src.values<std::byte>(block, head, token), page.values().bytes());
 }
 
 // Returns the bytes read from the host, for the stream's meter.
@@ -250,7 +250,7 @@ size_t fetch_missing(const FetchCall& call, ThreadTeam& team) {
     });
     num_pages += count;
   }
-  const size_t num_bytes = static_cast<size_t>(num_pages) * 2 * page.half_bytes();
+  const size_t num_bytes = static_cast<size_t>(num_pages) * page.head_bytes();
   *call.num_bytes += static_cast<int64_t>(num_bytes);
   return num_bytes;
 }

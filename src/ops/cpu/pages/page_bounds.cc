@@ -89,7 +89,7 @@ struct UpdateCall {
 // scratch. Of each key only what the block stores counts, so that bounds hold for it.
 const uint16_t* page_keys(const KvBlocksView& kv, int32_t block, int32_t head, int32_t token,
                           int32_t num_tokens) {
-  if (kv.shape.element == KvElement::kBFloat16) {
+  if (kv.shape.keys().element == KvElement::kBFloat16) {
     return kv.keys<const uint16_t>(block, head, token);
   }
   const int32_t dim = kv.shape.head_dim;
@@ -220,7 +220,7 @@ void run_scores(const ScoreCall& call, const PageKernels& kernels, ThreadTeam& t
 }  // namespace
 
 void CpuOps::update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const {
-  expect_kv_element("update_key_bounds", args.kv.shape, kCpuElements);
+  expect_cpu_kv("update_key_bounds", args.kv.shape);
   UpdateCall call{.bounds = make_table(args.bounds, args.block_ids),
                   .kv = args.kv,
                   .row_begin = args.batch.row_begin.data<int32_t>(),

@@ -93,28 +93,30 @@ struct RopeCall {
   }
 };
 
-// Rounds a row of bf16 into the keys, or values, at `half`.
-void write_rounded(const KvBlockShape& shape, std::byte* half, int32_t token, const uint16_t* row) {
-  *reinterpret_cast<uint8_t*>(half + shape.scale_offset(token)) =
-      round_kv_row(shape.element, row, shape.head_dim,
-                   reinterpret_cast<uint8_t*>(half + shape.row_offset(token)));
+// Writes a row of bf16 to the keys, or values, at `to`, rounded to their element.
+void write_row(const KvHalf& half, std::byte* to, int32_t token, const uint16_t* row) {
+  std::byte* place = to + half.row_offset(token);
+  if (half.element == KvElement::kBFloat16) {
+    if (place != reinterpret_cast<const std::byte*>(row)) std::memcpy(place, row, half.row_bytes());
+    return;
+  }
+  *reinterpret_cast<uint8_t*>(to + half.scale_offset(token)) =
+      round_kv_row(half.element, row, half.head_dim, reinterpret_cast<uint8_t*>(place));
 }
 
 // rope(norm(k)) and v of a row to a token of a block. A key that is rounded is a bf16 first.
 void write_kv(const RopeCall& call, const uint16_t* k, const uint16_t* v, const float* cos_sin,
               int32_t block, int32_t token) {
   const KvBlockShape& shape = call.kv.shape;
-  const bool is_bf16 = shape.element == KvElement::kBFloat16;
+  const KvHalf keys = shape.keys();
   KvRowRoom room;
   for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-    uint16_t* key = is_bf16 ? call.kv.keys<uint16_t>(block, head, token) : room.numbers;
+    uint16_t* key = keys.element == KvElement::kBFloat16
+                        ? call.kv.keys<uint16_t>(block, head, token)
+                        : room.numbers;
     call.kernels->rope(call.head(k, call.k_norm, cos_sin, key));
-    if (is_bf16) {
-      std::memcpy(call.kv.values<uint16_t>(block, head, token), v, shape.token_bytes());
-    } else {
-      write_rounded(shape, call.kv.keys<std::byte>(block, head), token, key);
-      write_rounded(shape, call.kv.values<std::byte>(block, head), token, v);
-    }
+    write_row(keys, call.kv.keys<std::byte>(block, head), token, key);
+    write_row(shape.values(), call.kv.values<std::byte>(block, head), token, v);
     k += shape.head_dim;
     v += shape.head_dim;
   }
@@ -164,7 +166,7 @@ void CpuOps::rope_angles(Stream& stream, const RopeAnglesArgs& args) const {
 }
 
 void CpuOps::rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const {
-  expect_kv_element("rope_and_write_kv", args.kv.shape, kCpuElements);
+  expect_cpu_kv("rope_and_write_kv", args.kv.shape);
   SLUICE_CHECK(args.kv.shape.head_dim <= kMaxRopeHeadDim, "rope_and_write_kv: head_dim {}",
                args.kv.shape.head_dim);
   const RopeCall call{

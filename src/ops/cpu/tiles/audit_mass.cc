@@ -285,7 +285,7 @@ void run_call(const AuditCall& call, ThreadTeam& team) {
 }  // namespace
 
 void CpuOps::audit_mass(Stream& stream, const AuditMassArgs& args) const {
-  expect_kv_element("audit_mass", args.kv.shape, kCpuElements);
+  expect_cpu_kv("audit_mass", args.kv.shape);
   as_cpu(stream).submit("audit mass",
                         [call = make_call(args)](ThreadTeam& team) { run_call(call, team); });
 }

@@ -49,7 +49,7 @@ struct KeyRunCall {
 // Of the args of an op that reads keys. Errors: kUnsupported for keys of another type.
 template <typename Args>
 KeyRunCall key_run_of(std::string_view op, const Args& args) {
-  expect_kv_element(op, args.kv.shape, kCpuElements);
+  expect_cpu_kv(op, args.kv.shape);
   return {.kv = args.kv,
           .kv_begin = args.kv_begin.template data<int32_t>(),
           .kv_end = args.kv_end.template data<int32_t>(),

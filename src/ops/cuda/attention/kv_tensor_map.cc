@@ -62,8 +62,8 @@ CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens) {
   return make_tensor_map(
       kv.base,
       {kv.shape.head_dim, kv.shape.block_tokens, int64_t{kv.shape.num_kv_heads} * 2, kv.num_blocks},
-      {static_cast<int64_t>(kv.shape.token_bytes()), static_cast<int64_t>(kv.shape.half_bytes()),
-       static_cast<int64_t>(kv.stride_bytes)},
+      {static_cast<int64_t>(kv.shape.keys().token_bytes()),
+       static_cast<int64_t>(kv.shape.keys().bytes()), static_cast<int64_t>(kv.stride_bytes)},
       {64, box_tokens, 1, 1});
 }
 

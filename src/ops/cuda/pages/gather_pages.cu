@@ -164,7 +164,7 @@ GatherCall make_call(const GatherPagesArgs& args) {
       .num_entries = pages.num_entries,
       .page_tokens = pages.page_tokens,
       .pages_per_block = args.src.shape.block_tokens / pages.page_tokens,
-      .run_bytes = static_cast<int32_t>(args.dst.shape.half_bytes()),
+      .run_bytes = static_cast<int32_t>(args.dst.shape.keys().bytes()),
   };
 }
 

@@ -113,8 +113,8 @@ FetchCall make_fetch_call(const FetchHotPagesArgs& args) {
           .num_bytes = reinterpret_cast<unsigned long long*>(args.num_bytes.data<int64_t>()),
           .src_stride_bytes = static_cast<int64_t>(args.src.stride_bytes),
           .dst_stride_bytes = static_cast<int64_t>(args.dst.stride_bytes),
-          .src_half_bytes = static_cast<int64_t>(args.src.shape.half_bytes()),
-          .run_bytes = static_cast<int32_t>(args.dst.shape.half_bytes()),
+          .src_half_bytes = static_cast<int64_t>(args.src.shape.keys().bytes()),
+          .run_bytes = static_cast<int32_t>(args.dst.shape.keys().bytes()),
           .num_heads = args.src.shape.num_kv_heads,
           .max_missing = static_cast<int32_t>(args.missing.keys.dim(1)),
           .pages_per_block = args.src.shape.block_tokens / args.dst.shape.block_tokens};

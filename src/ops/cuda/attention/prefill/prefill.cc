@@ -42,8 +42,8 @@ void check_supported(const AttentionArgs& args) {
 // The most KV heads, dividing those of `kv`, whose K and V of the longest run fit half of the L2
 // cache: tiles of these heads run side by side.
 int32_t heads_together(const AttentionArgs& args, const KvBlockShape& kv, int64_t l2_bytes) {
-  const int64_t bytes_per_head =
-      std::max<int64_t>(max_run_tokens(args), 1) * 2 * static_cast<int64_t>(kv.token_bytes());
+  const int64_t bytes_per_head = std::max<int64_t>(max_run_tokens(args), 1) * 2 *
+                                 static_cast<int64_t>(kv.keys().token_bytes());
   int32_t heads = kv.num_kv_heads;
   while (heads > 1 && (kv.num_kv_heads % heads != 0 || heads * bytes_per_head > l2_bytes / 2)) {
     --heads;
