@@ -34,8 +34,8 @@ __device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   return *reinterpret_cast<const uint32_t*>(&product);
 }
 
-// Codes 0 and 2 of a word, and codes 1 and 3, as bf16 without the factor of their row. Without the
-// product, subnormal numbers would have the bits, and tensor cores round sums of those otherwise.
+// Codes 0 and 2 of a word, and codes 1 and 3, as bf16 without the factor of their row. The product
+// makes them normal numbers: with subnormal ones the last bits of sums were not those of bf16.
 struct TurnedWord {
   uint32_t even;
   uint32_t odd;
