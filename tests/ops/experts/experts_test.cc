@@ -74,8 +74,8 @@ TEST(RouteExperts, MatchesDoublePrecision) {
       const Routed got = route(logits, num_experts, k, normalize);
       const auto expected = reference::route_experts(logits, num_experts, k, normalize);
       EXPECT_EQ(got.experts, expected.experts) << num_experts;
-      // The sum over all experts is one of f32.
-      const double bound = 1e-6 + 0x1p-26 * num_experts;
+      // The sum over all experts is one of f32, whose error grows with their number.
+      const double bound = 1e-6 * std::max(1.0, num_experts / 128.0);
       for (size_t i = 0; i < logits.size(); ++i) {
         ASSERT_NEAR(got.probabilities[i], expected.probabilities[i], bound) << num_experts;
       }
