@@ -9,6 +9,7 @@
 #include "support/hooked_device.h"
 #include "support/offload_of.h"
 #include "support/run_bits.h"
+#include "support/sample_of.h"
 #include "support/seeds.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
@@ -104,8 +105,10 @@ const Place kPlaces[] = {{"chunked", 16, 2, 1},
                          {"chunked", 16, 2, 1, 30}};
 
 TEST(GatherGraphs, EqualStepsLaunchedOneByOne) {
+  size_t index = 0;
   for (const std::string& policy : kPolicies) {
     for (const Place& place : kPlaces) {
+      if (!testing::in_sample(index++, 4)) continue;
       const EngineOptions options = offloaded(policy, place);
       const auto padded = make_engine(options, Steps::kPadded);
       const auto graphs = make_engine(options, Steps::kGraphs);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -25,13 +26,23 @@ inline bool in_sample(size_t index, size_t every) {
   return (index + std::strtoull(given, nullptr, 10)) % every == 0;
 }
 
-template <typename Case, size_t kCount>
-std::vector<Case> sample_of(const Case (&cases)[kCount], size_t every) {
+template <typename Case>
+std::vector<Case> sample_of(std::span<const Case> cases, size_t every) {
   std::vector<Case> chosen;
-  for (size_t i = 0; i < kCount; ++i) {
+  for (size_t i = 0; i < cases.size(); ++i) {
     if (in_sample(i, every)) chosen.push_back(cases[i]);
   }
   return chosen;
+}
+
+template <typename Case, size_t kCount>
+std::vector<Case> sample_of(const Case (&cases)[kCount], size_t every) {
+  return sample_of(std::span<const Case>(cases), every);
+}
+
+template <typename Case>
+std::vector<Case> sample_of(const std::vector<Case>& cases, size_t every) {
+  return sample_of(std::span<const Case>(cases), every);
 }
 
 }  // namespace sluice::testing

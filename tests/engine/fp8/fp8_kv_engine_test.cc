@@ -79,7 +79,7 @@ bool differs(const std::vector<RequestOutput>& a, const std::vector<RequestOutpu
 // Every place of KV, with the same options otherwise.
 std::vector<std::pair<std::string, EngineOptions>> in_all_places(const EngineOptions& options) {
   std::vector<std::pair<std::string, EngineOptions>> all;
-  for (const testing::Place& place : testing::places()) {
+  for (const testing::Place& place : testing::sampled_places()) {
     all.emplace_back(place.name, place.put(options));
   }
   EngineOptions by_kernels = testing::offloaded(options, KvOffload::kChunked, 16);

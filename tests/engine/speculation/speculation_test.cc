@@ -28,6 +28,7 @@ using testing::RandomDrafts;
 using testing::run_engine;
 using testing::run_jobs;
 using testing::sampled;
+using testing::sampled_places;
 using testing::speculative;
 using testing::texts_of;
 using testing::tiny_options;
@@ -74,7 +75,7 @@ TEST_F(Speculation, NgramsChangeNoBit) {
 }
 
 TEST_F(Speculation, WhereKvIsDoesNotMatter) {
-  for (const Place& place : places()) {
+  for (const Place& place : sampled_places()) {
     const EngineOptions options = place.put(speculative(SpeculativeMethod::kNgram, 19));
     const auto engine = make_engine(options, mostly_right());
     expect_all_alike(run_jobs(*engine, jobs_), reference_, place.name);
@@ -84,7 +85,7 @@ TEST_F(Speculation, WhereKvIsDoesNotMatter) {
 
 // The decode policy drafts, and the text is that of full attention.
 TEST_F(Speculation, SparseDraftsChangeNoBit) {
-  for (const Place& place : places()) {
+  for (const Place& place : sampled_places()) {
     for (const int32_t num_tokens : {1, 5, 20}) {
       const EngineOptions options = place.put(speculative(SpeculativeMethod::kSparse, num_tokens));
       const auto engine = make_engine(options);
@@ -103,7 +104,7 @@ TEST_F(Speculation, SparseDraftsChangeNoBit) {
 
 // The source where it has a draft, passes for the others of the same step.
 TEST_F(Speculation, BothMethodsTogetherChangeNoBit) {
-  for (const Place& place : places()) {
+  for (const Place& place : sampled_places()) {
     const auto some = [](int64_t position) { return position % 5 != 0; };
     const auto texts = std::vector(texts_.begin(), texts_.begin() + 4);
     const EngineOptions options = place.put(speculative(SpeculativeMethod::kNgramSparse, 6));
@@ -117,7 +118,7 @@ TEST_F(Speculation, BothMethodsTogetherChangeNoBit) {
 // Draft passes as graphs: tables of own blocks change their width at block borders.
 TEST_F(Speculation, GraphsOfDraftPassesChangeNoBit) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "a GPU has graphs in every other test";
-  for (const Place& place : places()) {
+  for (const Place& place : sampled_places()) {
     const EngineOptions options = place.put(speculative(SpeculativeMethod::kSparse, 9));
     LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2}),
                            .adjust_plan = testing::forced_graphs(options)};
@@ -173,7 +174,7 @@ TEST_F(Speculation, PrefixHitsOfVerifiedBlocksEqualCold) {
   const Job second{prompt, sampled(30, 2)};
   const std::vector<RequestOutput> cold = run_engine(tiny_options(kSpeculationModel), {second});
   const auto texts = texts_of({first, second}, {answer[0], cold[0]});
-  for (const Place& place : places()) {
+  for (const Place& place : sampled_places()) {
     const auto engine = make_engine(place.put(speculative(SpeculativeMethod::kNgram, 11)),
                                     std::make_unique<KnownTexts>(texts, [](int64_t position) {
                                       return testing::scramble(position) % 3 != 0;
@@ -210,7 +211,7 @@ TEST_F(Speculation, CancellationGivesEverythingBack) {
 }
 
 TEST_F(Speculation, TakesWhatWasPlannedAndAStepAllocatesNothing) {
-  for (const Place& place : places()) {
+  for (const Place& place : sampled_places()) {
     for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kSparse}) {
       const EngineOptions options = place.put(speculative(method, 20));
       const auto engine =

@@ -16,6 +16,7 @@
 #include "engine/llm_engine.h"
 #include "engine/speculation/hostile_drafts.h"
 #include "support/run_bits.h"
+#include "support/sample_of.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -84,6 +85,9 @@ inline std::vector<Place> places() {
          return o;
        }}};
 }
+
+// Those of which a sanitized build runs two or three.
+inline std::vector<Place> sampled_places() { return sample_of(places(), 3); }
 
 // On a GPU without those of other blocks than `options`: they begin at other tokens of a shared
 // prefix, and products of another height round otherwise.
