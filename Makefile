@@ -69,7 +69,7 @@ deep-test:  ## the whole grid, 200 schedules, every wait left out (hours)
 	@cmake --preset $(TEST_PRESET) >/dev/null
 	@cmake --build --preset $(TEST_PRESET) --target $(SLOW_TESTS)
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow -LE release
-	@cmake --preset asan >/dev/null
+	@SLUICE_TEST_SAMPLE=all cmake --preset asan >/dev/null
 	@cmake --build --preset asan --target all release_tests
 	@SLUICE_TEST_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -LE "gpu|slow"
 	@SLUICE_TEST_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -L release

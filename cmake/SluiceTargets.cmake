@@ -58,12 +58,13 @@ endfunction()
 # seconds under sanitizers; ctest starts the longest ones first. SAMPLE n: under ThreadSanitizer the
 # entry runs every n-th test of the program, to save time; the variable SLUICE_TEST_SAMPLE of the
 # environment, when CMake runs, chooses which. The entry name_whole, for make deep-test, runs all;
-# the other one then has the label sampled.
+# the other one then has the label sampled. ASAN_SAMPLE n: the same under AddressSanitizer, where
+# SLUICE_TEST_SAMPLE=all lets the entry run all.
 # The program's files are compiled as one (sluice_unity) unless they are SEPARATE, because names in
 # their anonymous namespaces are the same.
 function(sluice_test name)
   cmake_parse_arguments(ARG
-    "GPU;ONE_THREAD;SEPARATE" "TIMEOUT;COST;SAMPLE" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
+    "GPU;ONE_THREAD;SEPARATE" "TIMEOUT;COST;SAMPLE;ASAN_SAMPLE" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
   if(NOT ARG_COST)
     set(ARG_COST 0)
   endif()
@@ -92,14 +93,22 @@ function(sluice_test name)
   if(ARG_ONE_THREAD)
     sluice_one_thread(${name})
   endif()
-  if(ARG_SAMPLE AND SLUICE_SANITIZE MATCHES thread)
+  if(SLUICE_SANITIZE MATCHES thread)
+    set(every ${ARG_SAMPLE})
+  elseif(SLUICE_SANITIZE AND NOT "$ENV{SLUICE_TEST_SAMPLE}" STREQUAL "all")
+    set(every ${ARG_ASAN_SAMPLE})
+  endif()
+  if(every)
+    # Divided, so that a test meets all cases of tests/support/sample_of.h, which take the number.
     set(sample 0)
     if("$ENV{SLUICE_TEST_SAMPLE}" MATCHES "^[0-9]+$")
-      math(EXPR sample "$ENV{SLUICE_TEST_SAMPLE} % ${ARG_SAMPLE}")
+      math(EXPR sample "$ENV{SLUICE_TEST_SAMPLE} / 7 % ${every}")
     endif()
     set_tests_properties(${name} PROPERTIES
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SAMPLE};GTEST_SHARD_INDEX=${sample}"
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${every};GTEST_SHARD_INDEX=${sample}"
       LABELS "${ARG_LABELS};sampled")
+  endif()
+  if(every AND SLUICE_SANITIZE MATCHES thread)
     add_test(NAME ${name}_whole COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
     set_tests_properties(${name}_whole PROPERTIES
       LABELS slow TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL TRUE)
