@@ -51,13 +51,20 @@ __device__ __forceinline__ TurnedWord turn_word(const KvCodec& codec, uint32_t w
 template <typename C>
 __device__ __forceinline__ void copy_codes(const uint16_t* source, int32_t visible, int32_t lane,
                                            CodedTile<C>& tile) {
-  constexpr int kPiecesOfRow = C::kHeadDim / 16;
+  constexpr uint32_t kPiecesOfRow = C::kHeadDim / 16;
+  constexpr int kRowsOfCopy = kWarpThreads / kPiecesOfRow;
+  const auto thread = static_cast<uint32_t>(lane);  // divided without a branch for its sign
+  const uint32_t row = thread / kPiecesOfRow;
+  const uint32_t place = thread % kPiecesOfRow ^ (C::kHeadDim == 64 ? row / 2 : row);
+  const uint32_t to = row * C::kHeadDim + place * 16;
+  const uint32_t codes = shared_address(tile.codes);
+  const uint16_t* from = source + thread * 8;
 #pragma unroll
-  for (int i = 0; i < C::kHeadDim / kWarpThreads; ++i) {
-    const int32_t piece = lane + i * kWarpThreads;
-    const int32_t row = piece / kPiecesOfRow;
-    const int32_t place = piece % kPiecesOfRow ^ (C::kHeadDim == 64 ? row / 2 % 4 : row % 8);
-    copy_16(shared_address(tile.codes[row]) + place * 16, source + piece * 8, row < visible);
+  for (int first = 0; first < kTileTokens; first += kRowsOfCopy) {
+    // row and first have no bit in common, as in copy_rows; half of 8 is no multiple of 4.
+    const uint32_t turn = C::kHeadDim == 64 ? 0 : first % 8 * 16;
+    copy_16(codes + first * C::kHeadDim + (to ^ turn), from + first * (C::kHeadDim / 2),
+            first + static_cast<int32_t>(row) < visible);
   }
   if (lane == 0) copy_16(tile.scales, source + C::kHeadDim * 8, true);
 }
@@ -66,8 +73,9 @@ __device__ __forceinline__ void copy_codes(const uint16_t* source, int32_t visib
 template <typename C, bool kTransposed>
 __device__ __forceinline__ void load_words(const CodedTile<C>& tile, int pair, int32_t lane,
                                            uint32_t (&words)[4]) {
-  const int32_t row = lane % 16;
-  const int32_t piece = (lane / 16 ^ (C::kHeadDim == 64 ? row / 2 % 4 : row % 8)) * 16;
+  const auto thread = static_cast<uint32_t>(lane);
+  const uint32_t row = thread % 16;
+  const uint32_t piece = (thread / 16 ^ (C::kHeadDim == 64 ? row / 2 % 4 : row % 8)) * 16;
   load_matrices<kTransposed>(
       shared_address(tile.codes[row]) + (piece ^ pair % 4 * 32) + pair / 4 * 128, words);
 }
@@ -81,15 +89,16 @@ __device__ __forceinline__ uint32_t order_channels(uint32_t word, int32_t lane) 
   return __byte_perm(low, high, lane % 2 == 0 ? 0x5140 : 0x7362);
 }
 
-// A lane's operands of step `step` of a query; `at` gives the address of an even channel.
+// A lane's operands of step `step` of a query; `at` gives the address of an even channel of the
+// step.
 template <typename At>
 __device__ __forceinline__ void load_channels(At at, int step, int32_t lane, uint32_t* operands) {
-  const int32_t c = lane % 4;
+  const uint32_t c = static_cast<uint32_t>(lane) % 4;
   if (steps_have_order()) {
-    operands[0] = *reinterpret_cast<const uint32_t*>(at(16 * step + 2 * c));
-    operands[1] = *reinterpret_cast<const uint32_t*>(at(16 * step + 8 + 2 * c));
+    operands[0] = *reinterpret_cast<const uint32_t*>(at(step, 2 * c));
+    operands[1] = *reinterpret_cast<const uint32_t*>(at(step, 8 + 2 * c));
   } else {
-    const uint2 channels = *reinterpret_cast<const uint2*>(at(16 * step + 4 * c));
+    const uint2 channels = *reinterpret_cast<const uint2*>(at(step, 4 * c));
     operands[0] = __byte_perm(channels.x, channels.y, 0x5410);
     operands[1] = __byte_perm(channels.x, channels.y, 0x7632);
   }
@@ -99,11 +108,14 @@ __device__ __forceinline__ void load_channels(At at, int step, int32_t lane, uin
 template <typename C>
 __device__ __forceinline__ void load_queries_of_codes(
     const uint16_t (&rows)[C::kHeads][C::kHeadDim], int32_t lane, Queries<C>& queries) {
-  const int32_t head = lane / 4;
+  const uint32_t head = static_cast<uint32_t>(lane) / 4;
 #pragma unroll
   for (int t = 0; t < C::kHeadTiles; ++t) {
     const uint16_t* row = rows[t * kHeadsPerTile + head];
-    const auto at = [=](int32_t channel) { return row + (channel / 8 ^ head) * 8 + channel % 8; };
+    // The piece of a step's channel is 2 * step + channel / 8: without a bit in common.
+    const auto at = [=](int step, uint32_t channel) {
+      return row + (((channel / 8 ^ head) * 8 + channel % 8) ^ step * 16u);
+    };
 #pragma unroll
     for (int step = 0; step < C::kSteps; ++step) {
       load_channels(at, step, lane, queries.data[t][step / 2] + step % 2 * 2);
@@ -118,7 +130,9 @@ __device__ __forceinline__ void load_wide_queries_of_codes(const uint16_t* rows,
 #pragma unroll
   for (int t = 0; t < C::kHeadTiles; ++t) {
     const int32_t head = t * kHeadsPerTile + lane / 4;
-    const auto at = [=](int32_t channel) { return rows + head * C::kHeadDim + channel; };
+    const auto at = [=](int step, uint32_t channel) {
+      return rows + head * C::kHeadDim + step * 16 + channel;
+    };
 #pragma unroll
     for (int step = 0; step < C::kSteps; ++step) {
       uint32_t* operands = queries.data[t][step / 2] + step % 2 * 2;
