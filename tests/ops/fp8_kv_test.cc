@@ -155,7 +155,7 @@ void expect_same_attention(const AttentionShape& shape, const AttentionRun& run)
   const AttentionProblem problem(shape);
   expect_same_attention_in<KvElement::kE4m3>(problem, run);
   expect_same_attention_in<KvElement::kInt8>(problem, run);
-  if (testing_cpu()) expect_same_attention_in<KvElement::kE4m3, true>(problem, run);
+  expect_same_attention_in<KvElement::kE4m3, true>(problem, run);
 }
 
 TEST(Fp8Kv, AttentionHasTheBitsOfRoundedBf16) {

@@ -11,8 +11,8 @@ void check_halves(const PlanInput& input, const KvBlockShape& block) {
   if (!block.keys_in_bf16 || input.device.kind() != DeviceKind::kCuda) return;
   fail(ErrorCode::kUnsupported,
        "kv_cache_dtype is '{}', but the keys of {} have a bias: a few channels are so large that "
-       "8 bits keep nothing of the others. They stay in bf16 beside values in 8 bits, for which "
-       "there are no kernels on a GPU yet; leave it at 'auto', and take --kv-offload where KV does "
+       "8 bits keep nothing of the others. They stay in bf16 beside values in 8 bits, whose "
+       "kernels have not run on a GPU yet; leave it at 'auto', and take --kv-offload where KV does "
        "not fit the device",
        kv_cache_dtype_name(input.options.kv.cache_dtype),
        architecture_name(input.config.architecture));

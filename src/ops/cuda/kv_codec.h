@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/kv_element.h"
+#include "ops/kv_blocks.h"
 
 namespace sluice::cuda {
 
@@ -17,6 +18,18 @@ struct KvCodec {
   uint32_t shift = 0;   // from bits 8 to 14 of 16
   uint32_t offset = 0;  // added to a row's scale in the place of the exponent: its factor
 };
+
+// Which halves of KV are codes; the others are bf16. Keys alone are never.
+enum class KvCodes : uint8_t { kNone, kValues, kAll };
+template <KvCodes kCodes>
+inline constexpr bool kHasCodedKeys = kCodes == KvCodes::kAll;
+template <KvCodes kCodes>
+inline constexpr bool kHasCodedValues = kCodes != KvCodes::kNone;
+
+inline KvCodes kv_codes(const KvBlockShape& shape) {
+  if (shape.element == KvElement::kBFloat16) return KvCodes::kNone;
+  return shape.keys_in_bf16 ? KvCodes::kValues : KvCodes::kAll;
+}
 
 // For the host, and for constants of the device's code. REQUIRES: an element with scales.
 constexpr KvCodec kv_codec(KvElement element) {

@@ -28,8 +28,8 @@ inline size_t converted_bytes(const OpNeeds& needs) {
 
 // KV in codes becomes bf16 here before prefill reads it: one KV head of the longest sequence, and
 // the table of its blocks, which have at least 4 KiB. Never less than this, so that the heads of
-// usual prompts are converted together. Where keys are scored, those of all heads: a call adds up
-// what heads of a list have.
+// usual prompts are converted together. Where keys in codes are scored, those of all heads: a call
+// adds up what heads of a list have.
 inline constexpr size_t kLeastKvScratchBytes = size_t{64} << 20;
 constexpr size_t kv_scratch_table_bytes(size_t block_bytes) { return block_bytes / 1024; }
 constexpr size_t kv_scratch_block_bytes(size_t scratch_bytes) {
@@ -38,8 +38,9 @@ constexpr size_t kv_scratch_block_bytes(size_t scratch_bytes) {
 inline size_t kv_scratch_bytes(const OpNeeds& needs) {
   if (needs.kv.element == KvElement::kBFloat16) return 0;
   // Keys or values of a head; blocks have an even number of them.
+  const bool converts_all = needs.scores_keys && !needs.kv.keys_in_bf16;
   const size_t num_lines =
-      needs.scores_keys ? (static_cast<size_t>(needs.kv.num_kv_heads) + 1) / 2 * 2 : 2;
+      converts_all ? (static_cast<size_t>(needs.kv.num_kv_heads) + 1) / 2 * 2 : 2;
   const size_t line_bytes =
       static_cast<size_t>(needs.max_tokens) * static_cast<size_t>(needs.kv.head_dim) * 2;
   constexpr size_t kUnit = size_t{1} << 20;

@@ -9,8 +9,9 @@
 
 namespace sluice::testing {
 
-// Rounds the keys and values that `args` has written to an element of one byte. REQUIRES: a stream
-// of a CUDA device, KV in bf16.
-void round_on_gpu(Stream& stream, const RopeAndWriteKvArgs& args, KvElement element);
+// Rounds the keys and values, or the values alone, that `args` has written to an element of one
+// byte. REQUIRES: a stream of a CUDA device, KV in bf16.
+void round_on_gpu(Stream& stream, const RopeAndWriteKvArgs& args, KvElement element,
+                  bool rounds_keys);
 
 }  // namespace sluice::testing

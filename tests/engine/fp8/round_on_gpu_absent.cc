@@ -3,6 +3,8 @@
 
 namespace sluice::testing {
 
-void round_on_gpu(Stream&, const RopeAndWriteKvArgs&, KvElement) { SLUICE_CHECK(false, "no CUDA"); }
+void round_on_gpu(Stream&, const RopeAndWriteKvArgs&, KvElement, bool) {
+  SLUICE_CHECK(false, "no CUDA");
+}
 
 }  // namespace sluice::testing

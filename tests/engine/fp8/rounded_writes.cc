@@ -52,7 +52,7 @@ void hooked_rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) {
   real_rope_and_write_kv(stream, args);
   if (rounded_element == KvElement::kBFloat16) return;
   if (stream.device().kind() == DeviceKind::kCuda) {
-    return testing::round_on_gpu(stream, args, rounded_element);
+    return testing::round_on_gpu(stream, args, rounded_element, rounds_keys);
   }
   const RoundCall call{args.kv, args.kv_rows.data<int32_t>(), args.kv_rows.dim(0)};
   as_cpu(stream).submit("round KV", [call](ThreadTeam&) { call.run(); });

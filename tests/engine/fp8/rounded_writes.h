@@ -12,7 +12,7 @@ namespace sluice::testing {
 // Hooks all writes as long as it exists.
 class RoundedWrites {
  public:
-  // Of keys in bf16 only the values are rounded: on a CPU alone.
+  // Of keys in bf16 only the values are rounded.
   explicit RoundedWrites(KvElement element = KvElement::kE4m3, bool keys_in_bf16 = false);
   ~RoundedWrites();
   RoundedWrites(const RoundedWrites&) = delete;

@@ -10,7 +10,8 @@ namespace sluice::cuda {
 // the same bits for every batch, group and length of history.
 void CudaOps::attention(Stream& on, const AttentionArgs& args) const {
   expect_kv_element("attention", args.kv.shape,
-                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
+                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8},
+                    /*takes_bf16_keys=*/true);
   CudaStream& stream = as_cuda(on);
   if (args.batch.max_rows == 1 && masked_in(args.selection) == nullptr) {
     decode_attention(stream, args);

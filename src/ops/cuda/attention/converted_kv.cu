@@ -32,8 +32,33 @@ struct ConvertCall {
   int32_t line_step = 1;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
+  int64_t head_bytes = 0;  // from the keys of a KV head to those of the next
+  int64_t key_bytes = 0;   // to its values
+  bool has_coded_keys = true;
   KvCodec codec;
 };
+
+// 16 channels of a row as bf16; `from`: the keys, or the values, of a head in a block.
+struct ConvertedPiece {
+  Bf16x8 low;
+  Bf16x8 high;
+};
+__device__ inline ConvertedPiece load_piece(const ConvertCall& call, const std::byte* from,
+                                            bool is_coded, int32_t row, int32_t channel) {
+  if (!is_coded) {
+    const auto* numbers =
+        reinterpret_cast<const Bf16x8*>(from + (int64_t{row} * call.head_dim + channel) * 2);
+    return {numbers[0], numbers[1]};
+  }
+  // 16 rows, then their scales.
+  const std::byte* group = from + int64_t{row / kKvScaleTile * kKvScaleTile} * (call.head_dim + 1);
+  const int32_t in_group = row % kKvScaleTile;
+  const uint4 codes = *reinterpret_cast<const uint4*>(group + in_group * call.head_dim + channel);
+  const uint32_t factors = row_factors(
+      call.codec, static_cast<uint32_t>(group[kKvScaleTile * call.head_dim + in_group]));
+  return {turn_codes(call.codec, uint2{codes.x, codes.y}, factors),
+          turn_codes(call.codec, uint2{codes.z, codes.w}, factors)};
+}
 
 // grid: (blocks of all sequences, lines). Blocks past the end of a run are left as they are: no
 // kernel reads them.
@@ -47,10 +72,11 @@ __global__ void __launch_bounds__(kThreads)
   if (entry * call.block_tokens >= call.kv_end[seq] - call.kv_begin[seq]) return;
 
   const int32_t block = call.table[static_cast<int64_t>(seq) * call.table_width + entry];
-  const int64_t token_bytes = call.head_dim + 1;
-  const std::byte* from =
-      call.from + block * call.from_stride_bytes +
-      (call.first_line + line * call.line_step) * int64_t{call.block_tokens} * token_bytes;
+  const int32_t from_line = call.first_line + line * call.line_step;
+  const bool is_value = from_line % 2 != 0;
+  const bool is_coded = is_value || call.has_coded_keys;
+  const std::byte* from = call.from + block * call.from_stride_bytes +
+                          from_line / 2 * call.head_bytes + (is_value ? call.key_bytes : 0);
   std::byte* to = call.to + place * call.to_stride_bytes +
                   line * int64_t{call.block_tokens} * call.head_dim * 2;
   const int32_t pieces = call.head_dim / kPieceChannels;
@@ -60,17 +86,11 @@ __global__ void __launch_bounds__(kThreads)
   if (first_row >= rows_at_once) return;  // a head_dim whose pieces do not divide the threads
 #pragma unroll 4
   for (int32_t row = first_row; row < call.block_tokens; row += rows_at_once) {
-    // 16 rows, then their scales.
-    const std::byte* group = from + row / kKvScaleTile * kKvScaleTile * token_bytes;
-    const int32_t in_group = row % kKvScaleTile;
-    const uint4 codes =
-        *reinterpret_cast<const uint4*>(group + in_group * call.head_dim + piece * kPieceChannels);
-    const uint32_t factors = row_factors(
-        call.codec, static_cast<uint32_t>(group[kKvScaleTile * call.head_dim + in_group]));
+    const ConvertedPiece converted = load_piece(call, from, is_coded, row, piece * kPieceChannels);
     auto* bf16 =
         reinterpret_cast<Bf16x8*>(to + (int64_t{row} * call.head_dim + piece * kPieceChannels) * 2);
-    bf16[0] = turn_codes(call.codec, uint2{codes.x, codes.y}, factors);
-    bf16[1] = turn_codes(call.codec, uint2{codes.z, codes.w}, factors);
+    bf16[0] = converted.low;
+    bf16[1] = converted.high;
   }
 }
 
@@ -101,6 +121,9 @@ ConvertCall call_of(const KvBlocksView& kv) {
           .from_stride_bytes = static_cast<int64_t>(kv.stride_bytes),
           .head_dim = kv.shape.head_dim,
           .block_tokens = kv.shape.block_tokens,
+          .head_bytes = static_cast<int64_t>(kv.shape.head_bytes()),
+          .key_bytes = static_cast<int64_t>(kv.shape.keys().bytes()),
+          .has_coded_keys = kv_codes(kv.shape) == KvCodes::kAll,
           .codec = kv_codec(kv.shape.element)};
 }
 

@@ -1,4 +1,5 @@
-// KV in codes as bf16 blocks in scratch memory, for kernels that read bf16.
+// KV in codes as bf16 blocks in scratch memory, for kernels that read bf16. Keys in bf16 beside
+// values in codes are copied.
 //
 // Prefill reads every key and value once for each tile of rows, and turning a tile of codes into
 // bf16 takes longer than its products; so with many rows all of it is turned once before, for as

@@ -59,11 +59,14 @@ CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, 4>& size
 }
 
 CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens) {
+  const KvBlockShape& shape = kv.shape;
+  const int32_t lines = lines_per_head(shape);
+  const size_t line_bytes = lines == 2 ? shape.keys().bytes() : shape.head_bytes();
   return make_tensor_map(
       kv.base,
-      {kv.shape.head_dim, kv.shape.block_tokens, int64_t{kv.shape.num_kv_heads} * 2, kv.num_blocks},
-      {static_cast<int64_t>(kv.shape.keys().token_bytes()),
-       static_cast<int64_t>(kv.shape.keys().bytes()), static_cast<int64_t>(kv.stride_bytes)},
+      {shape.head_dim, shape.block_tokens, int64_t{shape.num_kv_heads} * lines, kv.num_blocks},
+      {static_cast<int64_t>(shape.keys().token_bytes()), static_cast<int64_t>(line_bytes),
+       static_cast<int64_t>(kv.stride_bytes)},
       {64, box_tokens, 1, 1});
 }
 

@@ -26,8 +26,11 @@ CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, 4>& size
 // Whether the copy engine can reach these blocks: they begin at multiples of 16 bytes.
 bool has_kv_tensor_map(const KvBlocksView& kv);
 
-// Describes `kv` as [block][kv_head * 2 + (0 for K, 1 for V)][token][channel]. Its boxes are
-// `box_tokens` tokens by 64 channels, swizzled by 128 bytes.
+// Lines of a KV head in a map: keys and values, or, where only keys are bf16, keys alone.
+inline int32_t lines_per_head(const KvBlockShape& shape) { return shape.keys_in_bf16 ? 1 : 2; }
+
+// Describes `kv` as [block][kv_head * lines_per_head + (0 for K, 1 for V)][token][channel]. Its
+// boxes are `box_tokens` tokens by 64 channels, swizzled by 128 bytes.
 // REQUIRES: has_kv_tensor_map(kv), num_blocks > 0, head_dim a multiple of 64, box_tokens <= 256.
 // Cost, errors: those of make_tensor_map.
 CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens);

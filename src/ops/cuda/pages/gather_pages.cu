@@ -48,8 +48,13 @@ struct GatherCall {
   int32_t num_entries;
   int32_t page_tokens;
   int32_t pages_per_block;
-  int32_t run_bytes;  // keys (or values) of a page
+  int32_t key_bytes;    // of a page
+  int32_t value_bytes;  // of a page
 };
+
+__device__ inline int32_t pieces_of(int32_t run_bytes) {
+  return (run_bytes + kPieceBytes - 1) / kPieceBytes;
+}
 
 // Up to kPieceBytes of the keys or values of a page. num_bytes 0: the entry does not exist or is
 // not on the host, and nothing is copied.
@@ -72,11 +77,13 @@ __device__ inline int32_t num_listed(const GatherCall& call) {
 // Piece `index`: pieces are numbered over the bytes of a run, then keys and values, then heads,
 // then entries.
 __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_t kv_end) {
-  const int32_t pieces_per_run = (call.run_bytes + kPieceBytes - 1) / kPieceBytes;
-  const auto offset = static_cast<int32_t>(index % pieces_per_run) * kPieceBytes;
-  index /= pieces_per_run;
-  const bool is_value = index % 2 != 0;
-  index /= 2;
+  const int32_t of_keys = pieces_of(call.key_bytes);
+  const int32_t of_page = of_keys + pieces_of(call.value_bytes);
+  const auto in_page = static_cast<int32_t>(index % of_page);
+  index /= of_page;
+  const bool is_value = in_page >= of_keys;
+  const int32_t run_bytes = is_value ? call.value_bytes : call.key_bytes;
+  const int32_t offset = (is_value ? in_page - of_keys : in_page) * kPieceBytes;
   const auto head = static_cast<int32_t>(index % call.num_kv_heads);
   const auto j = static_cast<int32_t>(index / call.num_kv_heads);
   const int32_t list = call.num_list_heads == 1 ? 0 : head;
@@ -92,11 +99,11 @@ __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_
   const std::byte* src =
       place >= 0 ? call.resident.base + place * call.resident.stride_bytes
                  : call.src.base + call.block_ids[index_of_block] * call.src.stride_bytes;
-  src += head * call.src.head_bytes + page_in_block * call.run_bytes;
+  src += head * call.src.head_bytes + page_in_block * run_bytes;
   std::byte* dst = call.dst.base + j * call.dst.stride_bytes + head * call.dst.head_bytes;
   return {.src = src + (is_value ? call.src.value_bytes : 0) + offset,
           .dst = dst + (is_value ? call.dst.value_bytes : 0) + offset,
-          .num_bytes = min(call.run_bytes - offset, kPieceBytes),
+          .num_bytes = min(run_bytes - offset, kPieceBytes),
           .is_resident = place >= 0};
 }
 
@@ -106,9 +113,8 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherCall
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t num_warps = gridDim.x * (kThreads / kWarpThreads);
   const int32_t kv_end = *call.kv_end;
-  const int32_t pieces_per_run = (call.run_bytes + kPieceBytes - 1) / kPieceBytes;
-  const int64_t num_pieces =
-      static_cast<int64_t>(num_listed(call)) * call.num_kv_heads * 2 * pieces_per_run;
+  const int64_t num_pieces = static_cast<int64_t>(num_listed(call)) * call.num_kv_heads *
+                             (pieces_of(call.key_bytes) + pieces_of(call.value_bytes));
   unsigned long long num_bytes = 0;
   // Neighbouring pieces go to different multiprocessors.
   int64_t index = threadIdx.x / kWarpThreads * gridDim.x + blockIdx.x;
@@ -164,7 +170,8 @@ GatherCall make_call(const GatherPagesArgs& args) {
       .num_entries = pages.num_entries,
       .page_tokens = pages.page_tokens,
       .pages_per_block = args.src.shape.block_tokens / pages.page_tokens,
-      .run_bytes = static_cast<int32_t>(args.dst.shape.keys().bytes()),
+      .key_bytes = static_cast<int32_t>(args.dst.shape.keys().bytes()),
+      .value_bytes = static_cast<int32_t>(args.dst.shape.values().bytes()),
   };
 }
 

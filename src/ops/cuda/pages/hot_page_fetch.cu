@@ -28,8 +28,10 @@ struct FetchCall {
   unsigned long long* num_bytes;  // [1], added to
   int64_t src_stride_bytes;
   int64_t dst_stride_bytes;
-  int64_t src_half_bytes;  // keys, or values, of one head of a block
-  int32_t run_bytes;       // keys, or values, of a page
+  int64_t src_head_bytes;  // from the keys of a head of a block to those of the next
+  int64_t src_key_bytes;   // and to its values
+  int32_t key_bytes;       // of a page
+  int32_t value_bytes;     // of a page
   int32_t num_heads;
   int32_t max_missing;
   int32_t pages_per_block;
@@ -41,22 +43,29 @@ struct Piece {
   int32_t num_bytes;
 };
 
+__device__ inline int32_t pieces_of(int32_t run_bytes) {
+  return (run_bytes + kPieceBytes - 1) / kPieceBytes;
+}
+
 // Piece `index` of a head's missing pages: over the bytes of a run, then keys and values, then
 // pages.
 __device__ inline Piece find_piece(const FetchCall& call, int32_t head, int32_t index) {
-  const int32_t pieces_per_run = (call.run_bytes + kPieceBytes - 1) / kPieceBytes;
-  const int32_t offset = index % pieces_per_run * kPieceBytes;
-  index /= pieces_per_run;
-  const int32_t half = 2 * head + index % 2;
-  const int64_t at = static_cast<int64_t>(head) * call.max_missing + index / 2;
+  const int32_t of_keys = pieces_of(call.key_bytes);
+  const int32_t of_page = of_keys + pieces_of(call.value_bytes);
+  const int32_t in_page = index % of_page;
+  const bool is_value = in_page >= of_keys;
+  const int32_t run_bytes = is_value ? call.value_bytes : call.key_bytes;
+  const int32_t offset = (is_value ? in_page - of_keys : in_page) * kPieceBytes;
+  const int64_t at = static_cast<int64_t>(head) * call.max_missing + index / of_page;
   const int32_t key = call.keys[at];
   const int32_t place = call.places[at];
   return {.src = call.src + key / call.pages_per_block * call.src_stride_bytes +
-                 half * call.src_half_bytes +
-                 static_cast<int64_t>(key % call.pages_per_block) * call.run_bytes + offset,
+                 head * call.src_head_bytes + (is_value ? call.src_key_bytes : 0) +
+                 static_cast<int64_t>(key % call.pages_per_block) * run_bytes + offset,
           .dst = call.dst + place * call.dst_stride_bytes +
-                 static_cast<int64_t>(half) * call.run_bytes + offset,
-          .num_bytes = min(call.run_bytes - offset, kPieceBytes)};
+                 static_cast<int64_t>(head) * (call.key_bytes + call.value_bytes) +
+                 (is_value ? call.key_bytes : 0) + offset,
+          .num_bytes = min(run_bytes - offset, kPieceBytes)};
 }
 
 __device__ inline void copy_piece(const Piece& piece, int32_t lane) {
@@ -79,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) fetch_hot_pages_kernel(const FetchCa
   wait_for_earlier_work();
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t num_warps = gridDim.x * (kThreads / kWarpThreads);
-  const int32_t pieces_per_page = 2 * ((call.run_bytes + kPieceBytes - 1) / kPieceBytes);
+  const int32_t pieces_per_page = pieces_of(call.key_bytes) + pieces_of(call.value_bytes);
   // Neighbouring pieces go to different multiprocessors. A warp goes on in the next head where it
   // has left off, so that heads of few missing pages still occupy all warps.
   int32_t index = threadIdx.x / kWarpThreads * gridDim.x + blockIdx.x;
@@ -100,7 +109,8 @@ __global__ void __launch_bounds__(kThreads) fetch_hot_pages_kernel(const FetchCa
     }
   }
   if (blockIdx.x == 0 && threadIdx.x == 0 && num_pages > 0) {
-    atomicAdd(call.num_bytes, static_cast<unsigned long long>(num_pages) * 2 * call.run_bytes);
+    atomicAdd(call.num_bytes,
+              static_cast<unsigned long long>(num_pages) * (call.key_bytes + call.value_bytes));
   }
 }
 
@@ -113,8 +123,10 @@ FetchCall make_fetch_call(const FetchHotPagesArgs& args) {
           .num_bytes = reinterpret_cast<unsigned long long*>(args.num_bytes.data<int64_t>()),
           .src_stride_bytes = static_cast<int64_t>(args.src.stride_bytes),
           .dst_stride_bytes = static_cast<int64_t>(args.dst.stride_bytes),
-          .src_half_bytes = static_cast<int64_t>(args.src.shape.keys().bytes()),
-          .run_bytes = static_cast<int32_t>(args.dst.shape.keys().bytes()),
+          .src_head_bytes = static_cast<int64_t>(args.src.shape.head_bytes()),
+          .src_key_bytes = static_cast<int64_t>(args.src.shape.keys().bytes()),
+          .key_bytes = static_cast<int32_t>(args.dst.shape.keys().bytes()),
+          .value_bytes = static_cast<int32_t>(args.dst.shape.values().bytes()),
           .num_heads = args.src.shape.num_kv_heads,
           .max_missing = static_cast<int32_t>(args.missing.keys.dim(1)),
           .pages_per_block = args.src.shape.block_tokens / args.dst.shape.block_tokens};

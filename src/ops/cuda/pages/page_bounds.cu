@@ -37,7 +37,8 @@ struct BoundsCall {
   const int32_t* block_ids;    // [num_seqs][max_ids]: their entries in minmax, or negative
   const std::byte* kv_base;
   int64_t kv_stride_bytes;
-  uint16_t* minmax;  // bf16 [block][page of block][num_kv_heads][2][head_dim]
+  int64_t head_bytes;  // of a KV head in a block
+  uint16_t* minmax;    // bf16 [block][page of block][num_kv_heads][2][head_dim]
   int32_t max_blocks;
   int32_t max_ids;
   int32_t block_tokens;
@@ -85,10 +86,9 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   const int32_t tokens_at_once = kWarpThreads / pieces;
   const int32_t lane = threadIdx.x;
   const int32_t piece = lane % pieces;
-  const std::byte* keys =
-      call.kv_base + layer * call.layer_stride_bytes + block * call.kv_stride_bytes +
-      static_cast<int64_t>(head) * 4 * kv_elements<kCoded>(call.block_tokens, call.head_dim) +
-      2 * kv_elements<kCoded>(offset % call.block_tokens, call.head_dim);
+  const std::byte* keys = call.kv_base + layer * call.layer_stride_bytes +
+                          block * call.kv_stride_bytes + head * call.head_bytes +
+                          2 * kv_elements<kCoded>(offset % call.block_tokens, call.head_dim);
   Bf16x8 low, high;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -317,6 +317,7 @@ BoundsCall make_call(const UpdateKeyBoundsArgs& args) {
       .block_ids = args.block_ids.data<int32_t>(),
       .kv_base = args.kv.base,
       .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
+      .head_bytes = static_cast<int64_t>(args.kv.shape.head_bytes()),
       .minmax = reinterpret_cast<uint16_t*>(args.bounds.minmax.bytes()),
       .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
       .max_ids = static_cast<int32_t>(args.block_ids.dim(1)),
@@ -360,7 +361,8 @@ ScoreCall make_call(const ScorePagesArgs& args) {
 
 void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) const {
   expect_kv_element("update_key_bounds", args.kv.shape,
-                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
+                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8},
+                    /*takes_bf16_keys=*/true);
   CudaStream& stream = as_cuda(on);
   const bool aligned = is_aligned(args.kv.base) && args.kv.stride_bytes % 16 == 0 &&
                        args.layer_stride_bytes % 16 == 0 && is_aligned(args.bounds.minmax.bytes());
@@ -370,7 +372,7 @@ void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) con
                   static_cast<unsigned>(call.num_kv_heads));
   if (args.batch.max_rows == 0 || grid.x == 0) return;
   stream.submit("update_key_bounds", [&](cudaStream_t) {
-    const bool is_coded = args.kv.shape.element != KvElement::kBFloat16;
+    const bool is_coded = kv_codes(args.kv.shape) == KvCodes::kAll;
     launch_early(stream, is_coded ? update_bounds<true> : update_bounds<false>,
                  {.grid = grid, .block = dim3(kWarpThreads)}, call);
   });

@@ -79,6 +79,8 @@ struct RopeCall {
   uint16_t* q_out;         // bf16 [num_rows][num_q_heads][head_dim]
   const int32_t* kv_rows;  // [num_rows]: token slot in `kv`, or -1
   KvBlocksView kv;
+  int64_t head_bytes;  // from the keys of a KV head in a block to those of the next
+  int64_t key_bytes;   // and to its values
   int32_t num_rows;
   int32_t num_q_heads;
   float norm_eps;
@@ -163,17 +165,16 @@ __device__ inline uint16_t* head_target(const RopeCall& call, int64_t row, int h
   const int num_kv_heads = call.kv.shape.num_kv_heads;
   const int block_tokens = call.kv.shape.block_tokens;
   const int kv_head = head - call.num_q_heads;
-  // A block is [kv_head][K, V][block_tokens][head_dim]: `line` counts its [kv_head][K, V].
   const bool is_value = kv_head >= num_kv_heads;
-  const int64_t line = is_value ? 2 * (kv_head - num_kv_heads) + 1 : 2 * kv_head;
-  std::byte* block = call.kv.base + kv_row / block_tokens * call.kv.stride_bytes;
-  return reinterpret_cast<uint16_t*>(block) +
-         (line * block_tokens + kv_row % block_tokens) * head_dim;
+  std::byte* half = call.kv.base + kv_row / block_tokens * call.kv.stride_bytes +
+                    (is_value ? (kv_head - num_kv_heads) * call.head_bytes + call.key_bytes
+                              : kv_head * call.head_bytes);
+  return reinterpret_cast<uint16_t*>(half) + int64_t{kv_row % block_tokens} * head_dim;
 }
 
 // Writes a thread's channels of a key or value to its token of a block of codes. All kLanes lanes
 // that share a head call it; kv_row is negative where nothing is written.
-template <int kLanes, KvElement kElement>
+template <int kLanes, KvElement kElement, bool kCodedKeys>
 __device__ inline void write_codes(const RopeCall& call, int head, int kv_row, bool active,
                                    int part, const Channels& channels) {
   uint32_t largest = largest_magnitude(channels.high, largest_magnitude(channels.low, 0));
@@ -184,15 +185,16 @@ __device__ inline void write_codes(const RopeCall& call, int head, int kv_row, b
   const KvBlockShape& shape = call.kv.shape;
   const int kv_head = head - call.num_q_heads;
   if (!active || kv_row < 0 || kv_head < 0 || kv_head >= 2 * shape.num_kv_heads) return;
-  const uint32_t scale = scale_of_row<kElement>(largest);
   const bool is_value = kv_head >= shape.num_kv_heads;
-  const int line = is_value ? 2 * (kv_head - shape.num_kv_heads) + 1 : 2 * kv_head;
+  if (!kCodedKeys && !is_value) return;
+  const uint32_t scale = scale_of_row<kElement>(largest);
   const int token = kv_row % shape.block_tokens;
   const int in_tile = token % kKvScaleTile;
   // The tile of 16 tokens: their rows, then their scales.
-  std::byte* tile =
-      call.kv.base + kv_row / shape.block_tokens * call.kv.stride_bytes +
-      (static_cast<int64_t>(line) * shape.block_tokens + token - in_tile) * (shape.head_dim + 1);
+  std::byte* tile = call.kv.base + kv_row / shape.block_tokens * call.kv.stride_bytes +
+                    (is_value ? (kv_head - shape.num_kv_heads) * call.head_bytes + call.key_bytes
+                              : kv_head * call.head_bytes) +
+                    int64_t{token - in_tile} * (shape.head_dim + 1);
   std::byte* row = tile + in_tile * shape.head_dim + 8 * part;
   *reinterpret_cast<uint2*>(row) = round_numbers<kElement>(channels.low, scale);
   *reinterpret_cast<uint2*>(row + shape.head_dim / 2) =
@@ -204,10 +206,10 @@ __device__ inline void write_codes(const RopeCall& call, int head, int kv_row, b
 // lanes. Tile: one row a block, or a share of its heads with few rows; kLanes lanes hold a head, 16
 // channels each, and walk over heads with the angles and the norms' weights of their channels in
 // registers, while the next head's channels are being loaded.
-template <int kLanes, KvElement kElement>
+template <int kLanes, KvElement kElement, bool kCodedKeys>
 __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   constexpr int kHeadsAtOnce = kRopeThreads / kLanes;
-  constexpr bool kCoded = kElement != KvElement::kBFloat16;
+  constexpr bool kCodedValues = kElement != KvElement::kBFloat16;
   const KvBlockShape& shape = call.kv.shape;
   const int64_t row = blockIdx.x;
   const int part = threadIdx.x % kLanes;
@@ -252,8 +254,12 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
     const Channels weight = select(head < call.num_q_heads, q_weight, k_weight);
     const Channels turned = rope_head<kLanes>(channels, weight, turn, call);
     if (head < num_rotated) channels = turned;
-    if constexpr (kCoded) write_codes<kLanes, kElement>(call, head, kv_row, active, part, channels);
-    const bool is_bf16 = head < (kCoded ? call.num_q_heads : num_heads);
+    if constexpr (kCodedValues) {
+      write_codes<kLanes, kElement, kCodedKeys>(call, head, kv_row, active, part, channels);
+    }
+    const bool is_bf16 = head < (kCodedKeys     ? call.num_q_heads
+                                 : kCodedValues ? num_rotated
+                                                : num_heads);
     uint16_t* target = active && is_bf16 ? head_target(call, row, head, kv_row) : nullptr;
     if (target != nullptr) {
       *reinterpret_cast<Bf16x8*>(target + 8 * part) = channels.low;
@@ -264,7 +270,7 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
 }
 
 // A head of head_dim channels takes head_dim / 16 lanes, rounded up to a power of two.
-template <KvElement kElement>
+template <KvElement kElement, bool kCodedKeys>
 void launch_rope(CudaStream& stream, const RopeCall& call) {
   const unsigned lanes = std::bit_ceil(static_cast<unsigned>(call.kv.shape.head_dim / 16));
   LaunchShape shape = {dim3(static_cast<unsigned>(call.num_rows)), dim3(kRopeThreads)};
@@ -277,15 +283,15 @@ void launch_rope(CudaStream& stream, const RopeCall& call) {
   }
   switch (lanes) {
     case 1:
-      return launch_early(stream, rope_rows<1, kElement>, shape, call);
+      return launch_early(stream, rope_rows<1, kElement, kCodedKeys>, shape, call);
     case 2:
-      return launch_early(stream, rope_rows<2, kElement>, shape, call);
+      return launch_early(stream, rope_rows<2, kElement, kCodedKeys>, shape, call);
     case 4:
-      return launch_early(stream, rope_rows<4, kElement>, shape, call);
+      return launch_early(stream, rope_rows<4, kElement, kCodedKeys>, shape, call);
     case 8:
-      return launch_early(stream, rope_rows<8, kElement>, shape, call);
+      return launch_early(stream, rope_rows<8, kElement, kCodedKeys>, shape, call);
     case 16:
-      return launch_early(stream, rope_rows<16, kElement>, shape, call);
+      return launch_early(stream, rope_rows<16, kElement, kCodedKeys>, shape, call);
     default:
       SLUICE_CHECK(false, "rope_and_write_kv: head_dim {}", call.kv.shape.head_dim);
   }
@@ -314,7 +320,8 @@ void CudaOps::rope_angles(Stream& on, const RopeAnglesArgs& args) const {
 
 void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) const {
   expect_kv_element("rope_and_write_kv", args.kv.shape,
-                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
+                    {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8},
+                    /*takes_bf16_keys=*/true);
   CudaStream& stream = as_cuda(on);
   RopeCall call{
       .qkv = reinterpret_cast<const uint16_t*>(args.qkv.bytes()),
@@ -324,6 +331,8 @@ void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) cons
       .q_out = reinterpret_cast<uint16_t*>(args.q_out.bytes()),
       .kv_rows = args.kv_rows.data<int32_t>(),
       .kv = args.kv,
+      .head_bytes = static_cast<int64_t>(args.kv.shape.head_bytes()),
+      .key_bytes = static_cast<int64_t>(args.kv.shape.keys().bytes()),
       .num_rows = static_cast<int32_t>(args.qkv.dim(0)),
       .num_q_heads = static_cast<int32_t>(args.q_out.dim(1)),
       .norm_eps = args.norm_eps,
@@ -340,13 +349,16 @@ void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) cons
   stream.submit("rope_and_write_kv", [&](cudaStream_t) {
     call.report =
         stream.report("rope_and_write_kv", "kv_rows[{}] names a token outside the view's blocks");
-    switch (call.kv.shape.element) {
+    const KvBlockShape& shape = call.kv.shape;
+    switch (shape.element) {
       case KvElement::kBFloat16:
-        return launch_rope<KvElement::kBFloat16>(stream, call);
+        return launch_rope<KvElement::kBFloat16, false>(stream, call);
       case KvElement::kE4m3:
-        return launch_rope<KvElement::kE4m3>(stream, call);
+        return shape.keys_in_bf16 ? launch_rope<KvElement::kE4m3, false>(stream, call)
+                                  : launch_rope<KvElement::kE4m3, true>(stream, call);
       case KvElement::kInt8:
-        return launch_rope<KvElement::kInt8>(stream, call);
+        return shape.keys_in_bf16 ? launch_rope<KvElement::kInt8, false>(stream, call)
+                                  : launch_rope<KvElement::kInt8, true>(stream, call);
     }
   });
 }

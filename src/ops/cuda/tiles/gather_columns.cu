@@ -23,11 +23,21 @@ struct GatherCall {
   int32_t num_segments;  // of columns
   int32_t max_columns;
   int32_t first_entry;
-  KvCodec codec;  // of blocks in codes
+  int64_t key_bytes;  // of a KV head in a block
+  KvCodec codec;      // of blocks in codes
 };
 
-// grid: columns of a segment, a warp each; then segments; then KV heads.
+// Piece `piece` of the key, or the value, of a token.
 template <bool kCoded>
+__device__ inline Bf16x8 read_piece(const GatherCall& call, const std::byte* half, int32_t token,
+                                    int32_t piece) {
+  KvPiece<kCoded> loaded;
+  loaded.load(half, token, piece * 8, call.run.head_dim);
+  return loaded.values(call.codec);
+}
+
+// grid: columns of a segment, a warp each; then segments; then KV heads.
+template <KvCodes kCodes>
 __global__ void __launch_bounds__(kWarps* kWarpThreads)
     gather_columns_kernel(const GatherCall call) {
   const KeyRunCall& run = call.run;
@@ -43,13 +53,12 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
 
   const int32_t kv_begin = *run.kv_begin;
   const std::byte* keys = nullptr;  // of the head in the token's block; zeros
-  const int32_t half_bytes = 2 * kv_elements<kCoded>(run.block_tokens, run.head_dim);
   int32_t token = 0;
   if (column < count) {
     const int32_t position = call.positions[list * call.max_columns + column];
     if (position < kv_begin || position >= *run.kv_end) return;
     const int64_t block = run.block_table[(position - kv_begin) / run.block_tokens];
-    keys = run.kv_base + block * run.kv_stride_bytes + int64_t{2 * kv_head} * half_bytes;
+    keys = run.kv_base + block * run.kv_stride_bytes + kv_head * run.head_elements * 2;
     token = position % run.block_tokens;
   }
   const int32_t row_pieces = run.head_dim / 8;  // of 16 bytes
@@ -59,12 +68,14 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   for (int32_t i = lane; i < 2 * row_pieces; i += kWarpThreads) {
     const bool is_value = i >= row_pieces;
     const int32_t piece = is_value ? i - row_pieces : i;
-    KvPiece<kCoded> loaded;
+    Bf16x8 numbers{};
     if (keys != nullptr) {
-      loaded.load(keys + (is_value ? half_bytes : 0), token, piece * 8, run.head_dim);
+      const std::byte* half = keys + (is_value ? call.key_bytes : 0);
+      numbers = kHasCodedValues<kCodes> && (is_value || kHasCodedKeys<kCodes>)
+                    ? read_piece<true>(call, half, token, piece)
+                    : read_piece<false>(call, half, token, piece);
     }
-    to[piece + (is_value ? static_cast<int64_t>(call.max_columns) * row_pieces : 0)] =
-        keys != nullptr ? loaded.values(call.codec) : Bf16x8{};
+    to[piece + (is_value ? static_cast<int64_t>(call.max_columns) * row_pieces : 0)] = numbers;
   }
 }
 
@@ -81,6 +92,7 @@ void CudaOps::gather_columns(Stream& on, const GatherColumnsArgs& args) const {
                         .num_segments = static_cast<int32_t>(columns.positions.dim(1)),
                         .max_columns = static_cast<int32_t>(columns.positions.dim(2)),
                         .first_entry = args.first_segment - columns.first_segment,
+                        .key_bytes = static_cast<int64_t>(args.kv.shape.keys().bytes()),
                         .codec = kv_codec(args.kv.shape.element)};
   check_key_run("gather_columns", stream, args.kv);
   if (args.num_segments == 0 || call.max_columns == 0) return;
@@ -88,8 +100,10 @@ void CudaOps::gather_columns(Stream& on, const GatherColumnsArgs& args) const {
     const dim3 grid(static_cast<unsigned>((call.max_columns + kWarps - 1) / kWarps),
                     static_cast<unsigned>(args.num_segments),
                     static_cast<unsigned>(call.run.num_kv_heads));
-    const bool is_coded = args.kv.shape.element != KvElement::kBFloat16;
-    const auto kernel = is_coded ? gather_columns_kernel<true> : gather_columns_kernel<false>;
+    const KvCodes codes = kv_codes(args.kv.shape);
+    const auto kernel = codes == KvCodes::kNone     ? gather_columns_kernel<KvCodes::kNone>
+                        : codes == KvCodes::kValues ? gather_columns_kernel<KvCodes::kValues>
+                                                    : gather_columns_kernel<KvCodes::kAll>;
     kernel<<<grid, kWarps * kWarpThreads, 0, handle>>>(call);
   });
 }

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "ops/cuda/attention/converted_kv.h"
-#include "ops/cuda/attention/kv_tensor_map.h"
+#include "ops/cuda/kv_codec.h"
 
 namespace sluice::cuda {
 
@@ -16,7 +16,8 @@ void check_key_width(const char* op, const CudaStream& stream, int32_t head_dim)
 }
 
 void check_key_run(const char* op, const CudaStream& stream, const KvBlocksView& kv) {
-  expect_kv_element(op, kv.shape, {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8});
+  expect_kv_element(op, kv.shape, {KvElement::kBFloat16, KvElement::kE4m3, KvElement::kInt8},
+                    /*takes_bf16_keys=*/true);
   check_key_width(op, stream, kv.shape.head_dim);
   SLUICE_CHECK(has_kv_tensor_map(kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
                static_cast<const void*>(kv.base), kv.stride_bytes);
@@ -24,7 +25,7 @@ void check_key_run(const char* op, const CudaStream& stream, const KvBlocksView&
 
 KvBlocksView convert_key_run(CudaStream& stream, cudaStream_t handle, const KvBlocksView& kv,
                              KeyRunCall& run) {
-  if (kv.shape.element == KvElement::kBFloat16) return kv;
+  if (kv_codes(kv.shape) != KvCodes::kAll) return kv;
   const CodedRun coded{.kv = kv,
                        .kv_begin = run.kv_begin,
                        .kv_end = run.kv_end,
@@ -35,6 +36,7 @@ KvBlocksView convert_key_run(CudaStream& stream, cudaStream_t handle, const KvBl
   run.kv_base = keys.kv.base;
   run.kv_stride_bytes = static_cast<int64_t>(keys.kv.stride_bytes);
   run.lines_per_head = 1;
+  run.head_elements = int64_t{run.block_tokens} * run.head_dim;
   return keys.kv;
 }
 

@@ -12,9 +12,8 @@ __device__ inline const uint16_t* key_of_run(const Call& call, int32_t kv_begin,
                                              int32_t position) {
   const int64_t block = call.block_table[(position - kv_begin) / call.block_tokens];
   const auto* from = reinterpret_cast<const uint16_t*>(call.kv_base + block * call.kv_stride_bytes);
-  const int64_t token = static_cast<int64_t>(call.lines_per_head * kv_head) * call.block_tokens +
-                        position % call.block_tokens;
-  return from + token * call.head_dim;
+  return from + kv_head * call.head_elements +
+         static_cast<int64_t>(position % call.block_tokens) * call.head_dim;
 }
 
 }  // namespace sluice::cuda

@@ -8,6 +8,7 @@
 
 #include "device/cuda/cuda_stream.h"
 #include "ops/attention/attention.h"
+#include "ops/cuda/attention/kv_tensor_map.h"
 
 namespace sluice::cuda {
 
@@ -22,7 +23,8 @@ struct KeyRunCall {
   int32_t block_tokens = 0;
   int32_t max_blocks = 0;      // width of the table
   int32_t num_run_tiles = 0;   // of kMaskTileTokens, at most
-  int32_t lines_per_head = 2;  // of a KV head in a block: keys and values, or keys alone
+  int32_t lines_per_head = 2;  // of kv_tensor_map.h
+  int64_t head_elements = 0;   // of 16 bits, from the keys of a KV head to those of the next
 };
 
 // Of the args of an op that reads keys.
@@ -40,7 +42,9 @@ KeyRunCall key_run_of(const Args& args) {
       .head_dim = kv.head_dim,
       .block_tokens = kv.block_tokens,
       .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
-      .num_run_tiles = static_cast<int32_t>((num_tokens + kMaskTileTokens - 1) / kMaskTileTokens)};
+      .num_run_tiles = static_cast<int32_t>((num_tokens + kMaskTileTokens - 1) / kMaskTileTokens),
+      .lines_per_head = lines_per_head(kv),
+      .head_elements = static_cast<int64_t>(kv.head_bytes() / 2)};
 }
 
 // Throws kUnsupported unless vectors of 16 bytes make up a key.

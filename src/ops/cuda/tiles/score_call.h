@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "device/cuda/cuda_report.h"
+#include "ops/cuda/attention/kv_tensor_map.h"
 #include "ops/tiles/tile_selection.h"
 
 namespace sluice::cuda {
@@ -43,8 +44,9 @@ struct ScoreCall {
   int32_t line_rows = 0;       // of a segment
   int32_t width = 0;           // elements of a probe vector
   int32_t num_kv_tiles = 0;
-  int32_t num_run_tiles = 0;     // of the run, at most
-  int32_t lines_per_head = 2;    // as KeyRunCall has them
+  int32_t num_run_tiles = 0;   // of the run, at most
+  int32_t lines_per_head = 2;  // as KeyRunCall has them
+  int64_t head_elements = 0;
   int32_t num_splits = 1;        // blocks that share the rows of a group of keys
   int32_t num_words = 0;         // of the bits of a query tile
   int64_t visit_list_words = 0;  // from a KV head's bits to those of the next; 0: the same
@@ -56,14 +58,15 @@ struct ScoreCall {
   int num_processors = 0;
 };
 
-// The blocks of keys, whose tokens are as wide as `row_elements`.
-inline KvBlocksView blocks_of(const ScoreCall& call, int32_t row_elements) {
-  return {.base = const_cast<std::byte*>(call.kv_base),
-          .stride_bytes = static_cast<size_t>(call.kv_stride_bytes),
-          .num_blocks = call.num_blocks,
-          .shape = {.num_kv_heads = (call.num_kv_heads * call.lines_per_head + 1) / 2,
-                    .head_dim = row_elements,
-                    .block_tokens = call.block_tokens * call.head_dim / row_elements}};
+// The keys for the copy engine: [block][line][token][channel], whose tokens are as wide as
+// `row_elements`.
+inline CUtensorMap make_key_map(const ScoreCall& call, int32_t row_elements, int32_t box_tokens) {
+  return make_tensor_map(call.kv_base,
+                         {row_elements, int64_t{call.block_tokens} * call.head_dim / row_elements,
+                          int64_t{call.num_kv_heads} * call.lines_per_head, call.num_blocks},
+                         {int64_t{row_elements} * 2, call.head_elements * 2 / call.lines_per_head,
+                          call.kv_stride_bytes},
+                         {64, box_tokens, 1, 1});
 }
 
 // Query tiles of which a block with visits has a list.

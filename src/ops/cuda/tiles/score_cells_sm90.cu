@@ -296,7 +296,7 @@ CellMaps make_maps(const ScoreCall& call) {
               {row_bytes * call.num_probes, row_bytes, row_bytes * call.num_probes * call.group},
               {kStepElements, call.group, kGroupRows / call.group, 1}),
           // A block of `block_tokens` keys is one of cells, which lie side by side.
-          .cells = make_kv_tensor_map(blocks_of(call, call.width), cells_of_box(call)),
+          .cells = make_key_map(call, call.width, cells_of_box(call)),
           .box_cells = cells_of_box(call)};
 }
 

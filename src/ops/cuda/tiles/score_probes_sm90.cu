@@ -362,7 +362,7 @@ BlockCall<kPanels> make_blocks(const ScoreCall& call) {
   const int32_t num_entries = call.num_probes / call.per_tile;
   const int32_t most = std::min(kMaxRows / tile_rows, kMaxEntries);
   const int32_t num_blocks = (num_entries + most - 1) / most;
-  return {.keys = make_kv_tensor_map(blocks_of(call, call.head_dim), box_tokens_of(call)),
+  return {.keys = make_key_map(call, call.head_dim, box_tokens_of(call)),
           .box_tokens = box_tokens_of(call),
           .tile_rows = tile_rows,
           .tile_rows_inverse =

@@ -109,6 +109,7 @@ void set_blocks(const KeyRunCall& run, const KvBlocksView& keys, ScoreCall& call
   call.kv_stride_bytes = run.kv_stride_bytes;
   call.num_blocks = keys.num_blocks;
   call.lines_per_head = run.lines_per_head;
+  call.head_elements = run.head_elements;
 }
 
 void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, KeyRunCall run,

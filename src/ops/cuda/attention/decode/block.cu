@@ -110,7 +110,7 @@ __device__ __forceinline__ void compute_half(const DecodeParams& p, const Decode
   if (is_empty && !(C::kListed && (window.is_open || window.resumes))) return;
   const int32_t strip_index = half.index * kMaxWarps + warp;
   const Strip strip = make_strip<C>(p, window, place.kv_head, strip_index);
-  const int64_t values_offset = offset_of_values<C::kCoded>(p, C::kHeadDim);
+  const int64_t values_offset = offset_of_values<C::kCodes>(p, C::kHeadDim);
   const int32_t first_number =
       (blockIdx.y * 2 * kMaxWarps + strip_index) * kNumbersOf<C> * kWarpThreads + lane;
   const float* resumed = p.resumed_windows + first_number;
@@ -152,7 +152,7 @@ __device__ __forceinline__ bool compute_window(const DecodeParams& p, const Plac
   const DecodeRow row = decode_row(p, place.seq);
   wait_for_earlier_work();  // tables may be read before, queries and KV may not
   if (index >= row.num_windows) return false;
-  const DecodeWindow window = make_window<C::kListed, C::kCoded>(
+  const DecodeWindow window = make_window<C::kListed, C::kCodes>(
       p, row, place.seq, place.kv_head, index, block, this_thread() % kWarpThreads);
   const uint16_t* queries = queries_of_window(p, row, window.begin) +
                             (row.row * p.num_q_heads + place.first_head) * C::kHeadDim;
@@ -223,28 +223,35 @@ void launch(CudaStream& stream, const DecodeParams& p) {
 
 // Up to 8 query heads per KV head fill one tile of 8 columns; more take two, and more blocks. Of
 // heads of 256 channels two would not fit the registers.
-template <bool kListed, bool kCoded>
+template <bool kListed, KvCodes kCodes>
 void launch_listed(CudaStream& stream, const DecodeParams& p) {
-  if (p.head_dim == 256) return launch<Config<256, 1, kListed, kCoded>>(stream, p);
+  if (p.head_dim == 256) return launch<Config<256, 1, kListed, kCodes>>(stream, p);
   const bool is_wide = p.head_dim == 128;
   if (p.group <= kHeadsPerTile) {
-    return is_wide ? launch<Config<128, 1, kListed, kCoded>>(stream, p)
-                   : launch<Config<64, 1, kListed, kCoded>>(stream, p);
+    return is_wide ? launch<Config<128, 1, kListed, kCodes>>(stream, p)
+                   : launch<Config<64, 1, kListed, kCodes>>(stream, p);
   }
-  return is_wide ? launch<Config<128, 2, kListed, kCoded>>(stream, p)
-                 : launch<Config<64, 2, kListed, kCoded>>(stream, p);
+  return is_wide ? launch<Config<128, 2, kListed, kCodes>>(stream, p)
+                 : launch<Config<64, 2, kListed, kCodes>>(stream, p);
 }
 
-template <bool kCoded>
+template <KvCodes kCodes>
 void launch_element(CudaStream& stream, const DecodeParams& p) {
-  p.page_ids != nullptr ? launch_listed<true, kCoded>(stream, p)
-                        : launch_listed<false, kCoded>(stream, p);
+  p.page_ids != nullptr ? launch_listed<true, kCodes>(stream, p)
+                        : launch_listed<false, kCodes>(stream, p);
 }
 
 }  // namespace
 
 void launch_decode_windows(CudaStream& stream, const DecodeParams& p) {
-  p.is_coded ? launch_element<true>(stream, p) : launch_element<false>(stream, p);
+  switch (p.codes) {
+    case KvCodes::kNone:
+      return launch_element<KvCodes::kNone>(stream, p);
+    case KvCodes::kValues:
+      return launch_element<KvCodes::kValues>(stream, p);
+    case KvCodes::kAll:
+      return launch_element<KvCodes::kAll>(stream, p);
+  }
 }
 
 }  // namespace sluice::cuda

@@ -65,7 +65,7 @@ DecodeParams make_params(const AttentionArgs& args) {
       .window_shift = std::countr_zero(static_cast<uint32_t>(window_tokens)),
       .windows_per_block = block_tokens / window_tokens,
       .scale = args.scale,
-      .is_coded = shape.element != KvElement::kBFloat16,
+      .codes = kv_codes(shape),
       .codec = kv_codec(shape.element),
   };
   if (gathered == nullptr) {
@@ -204,7 +204,7 @@ class Rounds {
             .is_only = is_only_round,
             .has_lists = params_.page_ids != nullptr,
             .deals_listed = params_.num_found != nullptr,
-            .is_coded = params_.is_coded,
+            .is_coded = params_.codes != KvCodes::kNone,
             .has_zones = params_.chunk_tokens > 0};
   }
 

@@ -47,12 +47,12 @@ __device__ inline void load_token(const DecodeParams& p, const uint16_t* tile, i
 }
 
 // One token: score = scale * q.k, then max, sum and acc are updated.
-template <bool kCoded>
+template <KvCodes kCodes>
 __device__ inline void visit(const uint16_t* keys, const uint16_t* values, int32_t token,
                              const DecodeParams& p, const float (&q)[kMaxChannels], int32_t lane,
                              Partial& partial) {
   float channels[kMaxChannels];
-  load_token<kCoded>(p, keys, token, lane, channels);
+  load_token<kHasCodedKeys<kCodes>>(p, keys, token, lane, channels);
   float dot = 0.0f;
 #pragma unroll
   for (int i = 0; i < kMaxChannels; ++i) dot = __fmaf_rn(q[i], channels[i], dot);
@@ -61,7 +61,7 @@ __device__ inline void visit(const uint16_t* keys, const uint16_t* values, int32
   const float reference = reference_of(max);
   const float keep = exp_of_difference(partial.max, reference);
   const float weight = exp_of_difference(score, reference);
-  load_token<kCoded>(p, values, token, lane, channels);
+  load_token<kHasCodedValues<kCodes>>(p, values, token, lane, channels);
 #pragma unroll
   for (int i = 0; i < kMaxChannels; ++i) {
     partial.acc[i] = __fmaf_rn(channels[i], weight, __fmul_rn(partial.acc[i], keep));
@@ -71,7 +71,7 @@ __device__ inline void visit(const uint16_t* keys, const uint16_t* values, int32
 }
 
 // grid: windows of the round x query heads x sequences of the round.
-template <bool kListed, bool kCoded>
+template <bool kListed, KvCodes kCodes>
 __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const DecodeParams p) {
   let_next_kernel_start();
   const int32_t lane = threadIdx.x;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   wait_for_earlier_work();
   if (window_index >= row.num_windows) return;
   const DecodeWindow window =
-      make_window<kListed, kCoded>(p, row, seq, kv_head, window_index, block, lane);
+      make_window<kListed, kCodes>(p, row, seq, kv_head, window_index, block, lane);
   const int64_t index = partial_index(p, blockIdx.z, head, blockIdx.x);
   float q[kMaxChannels];
   const uint16_t* queries = queries_of_window(p, row, window.begin);
@@ -95,11 +95,12 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   if (window.resumes) partial = reinterpret_cast<const Partial*>(p.resumed_windows)[lane_index];
   for (uint32_t tiles = window.tiles; tiles != 0; tiles &= tiles - 1) {
     const int32_t tile = __ffs(tiles) - 1;
-    const uint16_t* keys = tile_keys<kListed, kCoded>(p, window, kv_head, p.head_dim, tile);
-    const uint16_t* values = keys + offset_of_values<kCoded>(p, p.head_dim);
+    const uint16_t* keys = tile_keys<kListed, kCodes>(p, window, kv_head, p.head_dim, tile);
+    const uint16_t* values = keys + offset_of_values<kCodes>(p, p.head_dim) -
+                             shift_of_values<kListed, kCodes>(p, window, p.head_dim, tile);
     const int32_t num_tokens = min(kTileTokens, row.kv_end - window.begin - tile * kTileTokens);
     for (int32_t token = 0; token < num_tokens; ++token) {
-      visit<kCoded>(keys, values, token, p, q, lane, partial);
+      visit<kCodes>(keys, values, token, p, q, lane, partial);
     }
   }
   // The window continues in the next part of a gathered list: its registers are kept, and the fold
@@ -117,21 +118,28 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   }
 }
 
-template <bool kCoded>
+template <KvCodes kCodes>
 void launch_general(CudaStream& stream, const DecodeParams& p) {
   const dim3 grid(static_cast<unsigned>(p.num_windows), static_cast<unsigned>(p.num_q_heads),
                   static_cast<unsigned>(p.num_seqs));
   const bool is_listed = p.page_ids != nullptr;
   launch_early(
       stream,
-      is_listed ? decode_windows_general<true, kCoded> : decode_windows_general<false, kCoded>,
+      is_listed ? decode_windows_general<true, kCodes> : decode_windows_general<false, kCodes>,
       {.grid = grid, .block = dim3(kWarpThreads)}, p);
 }
 
 }  // namespace
 
 void launch_decode_windows_general(CudaStream& stream, const DecodeParams& p) {
-  p.is_coded ? launch_general<true>(stream, p) : launch_general<false>(stream, p);
+  switch (p.codes) {
+    case KvCodes::kNone:
+      return launch_general<KvCodes::kNone>(stream, p);
+    case KvCodes::kValues:
+      return launch_general<KvCodes::kValues>(stream, p);
+    case KvCodes::kAll:
+      return launch_general<KvCodes::kAll>(stream, p);
+  }
 }
 
 }  // namespace sluice::cuda

@@ -89,8 +89,8 @@ struct DecodeParams {
   int32_t first_window = 0;
   int32_t num_windows = 0;
   float scale = 0.0f;
-  bool is_coded = false;  // keys and values in codes of a byte, else in bf16
-  KvCodec codec;          // of them
+  KvCodes codes = KvCodes::kNone;
+  KvCodec codec;  // of them
 };
 
 }  // namespace sluice::cuda

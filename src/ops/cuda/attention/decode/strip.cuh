@@ -32,7 +32,8 @@ __device__ __forceinline__ Strip make_strip(const DecodeParams& p, const DecodeW
     const int32_t tile = index * kTiles + i;
     const bool is_present = !C::kListed || (window.tiles >> tile & 1u) != 0;
     strip.visible[i] = is_present ? max(min(left - i * kTileTokens, kTileTokens), 0) : 0;
-    strip.keys[i] = tile_keys<C::kListed, C::kCoded>(p, window, kv_head, C::kHeadDim, tile);
+    strip.keys[i] = tile_keys<C::kListed, C::kCodes>(p, window, kv_head, C::kHeadDim, tile);
+    strip.shifts[i] = shift_of_values<C::kListed, C::kCodes>(p, window, C::kHeadDim, tile);
   }
   return strip;
 }
@@ -58,12 +59,22 @@ __device__ __forceinline__ void copy_rows(const uint16_t* source, int32_t visibl
 // Starts the copy of a tile of keys or values.
 template <typename C>
 __device__ __forceinline__ void copy_tile(const uint16_t* source, int32_t visible, int32_t lane,
-                                          Tile<C>& tile) {
-  if constexpr (C::kCoded) {
-    copy_codes<C>(source, visible, lane, tile);
-  } else {
-    copy_rows<C, kTileTokens>(source, visible, lane, tile);
-  }
+                                          CodedTile<C>& tile) {
+  copy_codes<C>(source, visible, lane, tile);
+}
+template <typename C>
+__device__ __forceinline__ void copy_tile(const uint16_t* source, int32_t visible, int32_t lane,
+                                          Rows<C>& tile) {
+  copy_rows<C, kTileTokens>(source, visible, lane, tile);
+}
+
+// The values of tile `i`, `values_offset` elements after the keys.
+template <typename C>
+__device__ __forceinline__ const uint16_t* strip_values(const Strip& strip, int i,
+                                                        int64_t values_offset) {
+  const uint16_t* values = strip.keys[i] + values_offset;
+  if constexpr (C::kCodes == KvCodes::kValues) values -= strip.shifts[i];
+  return values;
 }
 
 // Starts the copy of the strip's keys and closes a group of copies, which includes copies started
@@ -80,14 +91,15 @@ __device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane,
   end_of_copies();
 }
 
-// The same for its values, `values_offset` elements after the keys.
+// The same for its values.
 template <typename C>
 __device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_offset, int32_t lane,
                                             WarpBuffers<C>& buffers) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
-      copy_tile<C>(strip.keys[i] + values_offset, strip.visible[i], lane, buffers.values[i]);
+      copy_tile<C>(strip_values<C>(strip, i, values_offset), strip.visible[i], lane,
+                   buffers.values[i]);
     }
   }
   end_of_copies();
@@ -120,7 +132,7 @@ __device__ __forceinline__ void load_queries(const uint16_t (&rows)[C::kHeads][C
 
 // sums += K Q^T. Each score is two chains of products, so that one does not wait for the other.
 template <typename C>
-__device__ __forceinline__ void add_key_products(const Tile<C>& tile, const Queries<C>& queries,
+__device__ __forceinline__ void add_key_products(const Rows<C>& tile, const Queries<C>& queries,
                                                  int32_t lane, float (&sums)[C::kHeadTiles][2][4]) {
   const int32_t row = lane % 16;  // matrices: tokens 0 to 7, 8 to 15, then the next 8 channels
   const uint32_t keys = shared_address(tile[row]);
@@ -139,11 +151,11 @@ __device__ __forceinline__ void add_key_products(const Tile<C>& tile, const Quer
 
 // scores = scale * K Q^T of tile `i`, -inf where a token is not visible.
 template <typename C>
-__device__ __forceinline__ void multiply_keys(int i, const DecodeParams& p, const Tile<C>& tile,
+__device__ __forceinline__ void multiply_keys(int i, const DecodeParams& p, const KeyTile<C>& tile,
                                               const Queries<C>& queries, int32_t visible,
                                               int32_t lane, Scores<C>& scores) {
   float sums[C::kHeadTiles][2][4] = {};
-  if constexpr (C::kCoded) {
+  if constexpr (C::kCodedKeys) {
     add_products_of_codes<C>(p.codec, tile, queries, lane, sums);
   } else {
     add_key_products<C>(tile, queries, lane, sums);
@@ -157,7 +169,7 @@ __device__ __forceinline__ void multiply_keys(int i, const DecodeParams& p, cons
       for (int head = 0; head < 2; ++head) {
         const int e = 2 * half + head;
         float sum = __fadd_rn(sums[t][0][e], sums[t][1][e]);
-        if constexpr (C::kCoded) sum = score_of_codes(p.codec, sum, tile.scales[token]);
+        if constexpr (C::kCodedKeys) sum = score_of_codes(p.codec, sum, tile.scales[token]);
         scores.data[t][i][e] = token < visible ? __fmul_rn(sum, p.scale) : -INFINITY;
       }
     }
@@ -206,7 +218,7 @@ __device__ __forceinline__ void update_softmax(int i, Scores<C>& scores, Partial
 
 // acc += V^T P^T, with P^T as right operands.
 template <typename C>
-__device__ __forceinline__ void add_value_products(const Tile<C>& tile,
+__device__ __forceinline__ void add_value_products(const Rows<C>& tile,
                                                    const uint32_t (&weights)[C::kHeadTiles][2],
                                                    int32_t lane, Partial<C>& partial) {
   const int32_t row = lane % 8 + lane / 16 * 8;  // matrices: 8 channels, the next 8, then tokens 8
@@ -225,9 +237,10 @@ __device__ __forceinline__ void add_value_products(const Tile<C>& tile,
 
 // acc += V^T P^T of tile `i`.
 template <typename C>
-__device__ __forceinline__ void multiply_values(int i, const DecodeParams& p, const Tile<C>& tile,
-                                                int32_t visible, int32_t lane,
-                                                const Scores<C>& weights, Partial<C>& partial) {
+__device__ __forceinline__ void multiply_values(int i, const DecodeParams& p,
+                                                const ValueTile<C>& tile, int32_t visible,
+                                                int32_t lane, const Scores<C>& weights,
+                                                Partial<C>& partial) {
   uint32_t operands[C::kHeadTiles][2];
 #pragma unroll
   for (int t = 0; t < C::kHeadTiles; ++t) {
@@ -235,7 +248,7 @@ __device__ __forceinline__ void multiply_values(int i, const DecodeParams& p, co
     operands[t][0] = to_bf16_transposed(weight[0], weight[1]);
     operands[t][1] = to_bf16_transposed(weight[2], weight[3]);
   }
-  if constexpr (C::kCoded) {
+  if constexpr (C::kCodedValues) {
     scale_weights<C>(p.codec, tile, visible, lane, operands);
     add_values_of_codes<C>(p.codec, tile, operands, lane, partial);
   } else {
@@ -314,7 +327,7 @@ __device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip
   wait_for_copies_but<1>();
   __syncwarp();
   Queries<C> queries;
-  if constexpr (C::kCoded) {
+  if constexpr (C::kCodedKeys) {
     load_queries_of_codes<C>(buffers.queries, lane, queries);
   } else {
     load_queries(buffers.queries, lane, queries);
@@ -355,7 +368,7 @@ __device__ __forceinline__ void store_strip(int32_t num_heads, int32_t lane,
       for (int m = 0; m < C::kSteps; ++m) {
         const float low = partial.acc[t][m][head];
         const float high = partial.acc[t][m][2 + head];
-        if constexpr (C::kCoded) {
+        if constexpr (C::kCodedValues) {
           *reinterpret_cast<float2*>(acc + 16 * m + lane / 4 * 2) = {low, high};
         } else {
           acc[16 * m + lane / 4] = low;

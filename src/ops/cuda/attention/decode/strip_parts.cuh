@@ -15,13 +15,16 @@ inline constexpr int kHalfTokens = kMaxWindowTokens / 2;  // what a block comput
 inline constexpr int kMaxWarps = kHalfTokens / kStripTokens;
 inline constexpr int kHalfTiles = kHalfTokens / kTileTokens;
 
-// kHeadTiles * 8 query heads per block; with page lists or without; KV in codes or in bf16.
-template <int kHeadDimValue, int kHeadTilesValue, bool kListedValue, bool kCodedValue = false>
+// kHeadTiles * 8 query heads per block; with page lists or without.
+template <int kHeadDimValue, int kHeadTilesValue, bool kListedValue,
+          KvCodes kCodesValue = KvCodes::kNone>
 struct Config {
   static constexpr int kHeadDim = kHeadDimValue;
   static constexpr int kHeadTiles = kHeadTilesValue;
   static constexpr bool kListed = kListedValue;
-  static constexpr bool kCoded = kCodedValue;
+  static constexpr KvCodes kCodes = kCodesValue;
+  static constexpr bool kCodedKeys = kHasCodedKeys<kCodes>;
+  static constexpr bool kCodedValues = kHasCodedValues<kCodes>;
   // Heads so wide that keys and values take turns in the same memory (strip_wide.cuh).
   static constexpr bool kIsWide = kHeadDim > 128;
   static constexpr int kHeads = kHeadTiles * kHeadsPerTile;
@@ -62,9 +65,13 @@ struct alignas(16) CodedTile {
   uint8_t scales[kTileTokens];
 };
 
-// Keys or values of a tile, in shared memory.
+// Keys, or values, of a tile in shared memory.
 template <typename C>
-using Tile = std::conditional_t<C::kCoded, CodedTile<C>, uint16_t[kTileTokens][C::kHeadDim]>;
+using Rows = uint16_t[kTileTokens][C::kHeadDim];
+template <typename C>
+using KeyTile = std::conditional_t<C::kCodedKeys, CodedTile<C>, Rows<C>>;
+template <typename C>
+using ValueTile = std::conditional_t<C::kCodedValues, CodedTile<C>, Rows<C>>;
 
 // Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
 // Its rows are padded so that the lanes of a store are in different banks. Copies of queries need
@@ -72,18 +79,23 @@ using Tile = std::conditional_t<C::kCoded, CodedTile<C>, uint16_t[kTileTokens][C
 template <typename C, bool kIsWide = C::kIsWide>
 struct alignas(128) WarpBuffers {
   uint16_t queries[C::kHeads][C::kHeadDim];
-  Tile<C> keys[kTiles];
+  KeyTile<C> keys[kTiles];
   union {
-    Tile<C> values[kTiles];
+    ValueTile<C> values[kTiles];
     float acc[C::kHeads][C::kRowFloats];
   };
 };
 
 // Of wide heads: keys, in their place values, and then acc. Queries are loaded into registers.
 template <typename C>
+union TilePlace {
+  KeyTile<C> keys;
+  ValueTile<C> values;
+};
+template <typename C>
 struct alignas(128) WarpBuffers<C, true> {
   union {
-    Tile<C> tiles[kTiles];
+    TilePlace<C> tiles[kTiles];
     float acc[C::kHeads][C::kRowFloats];
   };
 };
@@ -91,6 +103,7 @@ struct alignas(128) WarpBuffers<C, true> {
 // A warp's tokens of a window; `visible` tokens of each tile are seen, from its first.
 struct Strip {
   const uint16_t* keys[kTiles];
+  int32_t shifts[kTiles];  // shift_of_values
   int32_t visible[kTiles];
 };
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ void copy_wide_keys(const Strip& strip, int32_t lane,
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
-      copy_tile<C>(strip.keys[i], strip.visible[i], lane, buffers.tiles[i]);
+      copy_tile<C>(strip.keys[i], strip.visible[i], lane, buffers.tiles[i].keys);
     }
     end_of_copies();
   }
@@ -57,9 +57,10 @@ __device__ __forceinline__ void score_wide(const DecodeParams& p, const Strip& s
     wait_for_copies_but<kTiles - 1>();
     __syncwarp();
     if (strip.visible[i] > 0) {
-      multiply_keys<C>(i, p, buffers.tiles[i], queries, strip.visible[i], lane, scores);
+      multiply_keys<C>(i, p, buffers.tiles[i].keys, queries, strip.visible[i], lane, scores);
       __syncwarp();  // all lanes have read the keys
-      copy_tile<C>(strip.keys[i] + values_offset, strip.visible[i], lane, buffers.tiles[i]);
+      copy_tile<C>(strip_values<C>(strip, i, values_offset), strip.visible[i], lane,
+                   buffers.tiles[i].values);
     }
     end_of_copies();
   }
@@ -76,7 +77,7 @@ __device__ __forceinline__ void attend_wide(int i, const DecodeParams& p, const 
   } else {
     update_softmax<C, false>(i, scores, partial);
   }
-  multiply_values<C>(i, p, buffers.tiles[i], strip.visible[i], lane, scores, partial);
+  multiply_values<C>(i, p, buffers.tiles[i].values, strip.visible[i], lane, scores, partial);
 }
 
 // Computes a strip whose copies copy_wide_keys has started.
@@ -90,7 +91,7 @@ __device__ __forceinline__ void compute_wide_strip(const DecodeParams& p, const 
   Scores<C> scores;
   {
     Queries<C> queries;
-    if constexpr (C::kCoded) {
+    if constexpr (C::kCodedKeys) {
       load_wide_queries_of_codes<C>(query_rows, num_heads, lane, queries);
     } else {
       load_wide_queries<C>(query_rows, num_heads, lane, queries);

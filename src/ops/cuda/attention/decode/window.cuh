@@ -141,6 +141,7 @@ struct DecodeWindow {
   bool is_open;    // the next part will go on with it
   // Pages in place:
   const uint16_t* keys;  // of token `begin`
+  int32_t in_block;      // the tokens of its block before it
   // Gathered pages: bit i of `pages` is page first_page + i; those set lie in blocks `block`,
   // block + 1, and so on.
   int32_t first_page;
@@ -157,20 +158,21 @@ __device__ __forceinline__ const int32_t* places_of(const DecodeParams& p, int32
 }
 
 // Elements from the keys of a block to its values.
-template <bool kCoded = false>
+template <KvCodes kCodes = KvCodes::kNone>
 __device__ __forceinline__ int64_t offset_of_values(const DecodeParams& p, int32_t head_dim) {
-  if constexpr (kCoded) return kv_elements<true>(p.block_tokens, head_dim);
+  if constexpr (kHasCodedKeys<kCodes>) return kv_elements<true>(p.block_tokens, head_dim);
   return static_cast<int64_t>(p.block_tokens) * head_dim;
 }
 
 // The keys of a KV head in a block. Pointers count elements of 16 bits for codes, too: 16 tokens
 // are a whole number of them.
-template <bool kCoded = false>
+template <KvCodes kCodes = KvCodes::kNone>
 __device__ inline const uint16_t* block_keys(const DecodeParams& p, int32_t block,
                                              int32_t kv_head) {
   const auto* base = reinterpret_cast<const uint16_t*>(p.kv_base + block * p.kv_stride_bytes);
-  if constexpr (kCoded) return base + kv_head * 2 * offset_of_values<true>(p, p.head_dim);
-  return base + kv_head * 2 * p.block_tokens * p.head_dim;
+  if constexpr (kCodes == KvCodes::kNone) return base + kv_head * 2 * p.block_tokens * p.head_dim;
+  return base + kv_head * (offset_of_values<kCodes>(p, p.head_dim) +
+                           kv_elements<true>(p.block_tokens, p.head_dim));
 }
 
 // Sets `pages` and removes tiles of other pages from `tiles`; for a gathered list, `resumes` and
@@ -223,7 +225,7 @@ __device__ inline int32_t block_of_window(const DecodeParams& p, int32_t seq, in
 
 // Window `index` of the run of sequence `seq`, which begins in `block`.
 // REQUIRES: index < row.num_windows; all lanes call.
-template <bool kListed, bool kCoded = false>
+template <bool kListed, KvCodes kCodes = KvCodes::kNone>
 __device__ inline DecodeWindow make_window(const DecodeParams& p, const DecodeRow& row, int32_t seq,
                                            int32_t kv_head, int32_t index, int32_t block,
                                            int32_t lane) {
@@ -236,27 +238,39 @@ __device__ inline DecodeWindow make_window(const DecodeParams& p, const DecodeRo
   window.keys = nullptr;
   if (!kListed || !p.gathered) {
     const int32_t window_of_block = index - entry_of_window(p, index) * p.windows_per_block;
-    window.keys = block_keys<kCoded>(p, block, kv_head) +
-                  kv_elements<kCoded>(window_of_block * p.window_tokens, p.head_dim);
+    window.in_block = window_of_block * p.window_tokens;
+    window.keys = block_keys<kCodes>(p, block, kv_head) +
+                  kv_elements<kHasCodedKeys<kCodes>>(window.in_block, p.head_dim);
   }
   if (kListed) apply_list(p, seq, kv_head, lane, window);
   return window;
 }
 
-// Keys of a tile's first token; its values lie offset_of_values elements further.
-template <bool kListed, bool kCoded = false>
+// Keys of a tile's first token; its values lie offset_of_values elements further, less
+// shift_of_values.
+template <bool kListed, KvCodes kCodes = KvCodes::kNone>
 __device__ inline const uint16_t* tile_keys(const DecodeParams& p, const DecodeWindow& window,
                                             int32_t kv_head, int32_t head_dim, int32_t tile) {
   if (!kListed || !p.gathered) {
-    return window.keys + kv_elements<kCoded>(tile * kTileTokens, head_dim);
+    return window.keys + kv_elements<kHasCodedKeys<kCodes>>(tile * kTileTokens, head_dim);
   }
   const int32_t token = window.begin + tile * kTileTokens;
   const int32_t page = token / p.page_tokens;
   const uint32_t pages_before = window.pages & ((1u << (page - window.first_page)) - 1);
   int32_t block = window.block + __popc(pages_before);
   if (window.places != nullptr) block = window.places[block];
-  return block_keys<kCoded>(p, block, kv_head) +
-         kv_elements<kCoded>(token - page * p.page_tokens, head_dim);
+  return block_keys<kCodes>(p, block, kv_head) +
+         kv_elements<kHasCodedKeys<kCodes>>(token - page * p.page_tokens, head_dim);
+}
+
+// Of values in codes beside keys in bf16, whose rows before the tile are shorter. Units: elements.
+template <bool kListed, KvCodes kCodes>
+__device__ inline int32_t shift_of_values(const DecodeParams& p, const DecodeWindow& window,
+                                          int32_t head_dim, int32_t tile) {
+  if constexpr (kCodes != KvCodes::kValues) return 0;
+  const int32_t token = kListed && p.gathered ? (window.begin + tile * kTileTokens) % p.page_tokens
+                                              : window.in_block + tile * kTileTokens;
+  return kv_elements<false>(token, head_dim) - kv_elements<true>(token, head_dim);
 }
 
 }  // namespace sluice::cuda

@@ -125,6 +125,7 @@ KvBlocksView blocks_of_columns(const AttentionArgs& args) {
       .base = kv.bytes(), .num_blocks = static_cast<int32_t>(kv.dim(0)), .shape = args.kv.shape};
   view.shape.block_tokens = static_cast<int32_t>(kv.dim(3));
   view.shape.element = KvElement::kBFloat16;  // whatever the blocks have
+  view.shape.keys_in_bf16 = false;
   view.stride_bytes = view.shape.block_bytes();
   return view;
 }
@@ -208,6 +209,11 @@ struct Call {
   const cudaDeviceProp& gpu;
   int32_t tile_tokens = 0;  // of the Hopper kernel; 0: the general one
 };
+
+void launch_general(const Call& call, PrefillParams params, const PrefillSelection& selection) {
+  count_tiles(call.args, sm80::kRowsPerTile, params);
+  check_cuda(sm80::launch_prefill(call.handle, params, selection), "launch of prefill attention");
+}
 
 // REQUIRES: `kv` is where the keys of `params` lie.
 void launch_hopper(const Call& call, const KvBlocksView& kv, PrefillParams params,
@@ -295,7 +301,8 @@ KvBlocksView columns_of(KvBlocksView columns, const CallPart& part) {
   return columns;
 }
 
-// Converts KV in codes part by part, and attends each part as bf16. `part` is the first one.
+// Converts KV in codes part by part, and attends each part as bf16. `part` is the first one. Of
+// columns, the kernels of sm_80 read the copies.
 void attend_converted(const Call& call, const PrefillParams& params, const CallSelection& values,
                       CallPart part, const KvScratch& scratch) {
   const int32_t num_seqs = params.num_seqs;
@@ -308,8 +315,13 @@ void attend_converted(const Call& call, const PrefillParams& params, const CallS
       const CallSelection selected = selection_of(values, part);
       std::optional<KvBlocksView> columns;
       if (values.columns) columns = columns_of(blocks_of_columns(call.args), part);
-      launch_hopper(call, converted.kv, params_of(call, params, part, converted),
-                    selected.pointers(), columns ? &*columns : nullptr);
+      const PrefillParams of_part = params_of(call, params, part, converted);
+      if (call.tile_tokens == 0) {
+        launch_general(call, of_part, selected.pointers());
+        continue;
+      }
+      launch_hopper(call, converted.kv, of_part, selected.pointers(),
+                    columns ? &*columns : nullptr);
     }
   }
 }
@@ -321,7 +333,25 @@ bool has_rows_to_convert(const AttentionArgs& args, const PrefillParams& params)
   return int64_t{args.batch.max_rows} * params.group >= kLeastTiles * sm90::kRowsPerTile;
 }
 
+// Whether the call is attended to in parts whose values become bf16: no kernel reads those in codes
+// beside keys in bf16.
+bool attend_mixed(const Call& call, const PrefillParams& params, const CallSelection& values) {
+  const KvBlockShape& shape = call.args.kv.shape;
+  if (kv_codes(shape) != KvCodes::kValues) return false;
+  const KvScratch& scratch = kv_scratch(call.stream, kLeastKvScratchBytes);
+  const CallPart part = choose_call_part(call.args, scratch.num_bytes());
+  if (part.num_seqs == 0) {
+    fail(ErrorCode::kUnsupported,
+         "KV of {} becomes bf16 before prefill reads it, and the scratch of the stream does not "
+         "hold a KV head of {} tokens; prepare it for the longest sequence",
+         kv_block_element_name(shape), max_run_tokens(call.args));
+  }
+  attend_converted(call, params, values, part, scratch);
+  return true;
+}
+
 void attend(const Call& call, const PrefillParams& params, const CallSelection& values) {
+  if (attend_mixed(call, params, values)) return;
   const PrefillSelection selection = values.pointers();
   int32_t tile_tokens = call.tile_tokens;
   if (tile_tokens > 0 && params.is_coded) {
@@ -340,9 +370,7 @@ void attend(const Call& call, const PrefillParams& params, const CallSelection& 
     launch_hopper(call, call.args.kv, params, selection, columns ? &*columns : nullptr);
     return;
   }
-  PrefillParams general = params;
-  count_tiles(call.args, sm80::kRowsPerTile, general);
-  check_cuda(sm80::launch_prefill(call.handle, general, selection), "launch of prefill attention");
+  launch_general(call, params, selection);
 }
 
 }  // namespace
