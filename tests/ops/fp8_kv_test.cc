@@ -244,6 +244,27 @@ TEST(Fp8Kv, PartsOfACallHaveTheBitsOfRoundedBf16) {
   }
 }
 
+TEST(Fp8Kv, PartsWithColumnsHaveTheBitsOfRoundedBf16) {
+  if (testing_cpu()) GTEST_SKIP() << "a CPU converts no more than a tile";
+  AttentionRun run{.isa = best_kernels(),
+                   .block_tokens = 128,
+                   .page_tokens = 128,
+                   .q_page_tokens = 128,
+                   .as_mask = true};
+  run.list_of = [](int32_t, int32_t head, int32_t q_page) {
+    return std::vector<int32_t>{head, 40 + 3 * head, q_page};
+  };
+  run.columns_of = [](int32_t head, int32_t segment) {
+    return half_of_pages(400, static_cast<uint32_t>(7 + 3 * head + segment));
+  };
+  // 80 MB of bf16: more than the scratch has.
+  expect_same_attention({.head_dim = 128,
+                         .num_kv_heads = 4,
+                         .group = 2,
+                         .seqs = {{.num_rows = 500, .first_pos = 40000}}},
+                        run);
+}
+
 // Rows that are not finite reach only those that see them. A GPU's prefill promises this for keys
 // and for what lies beyond kv_end, whatever the element (attention_test.cc).
 TEST(Fp8Kv, HiddenTokensMayBeNan) {

@@ -84,6 +84,7 @@ struct PrefillColumns {
   const int32_t* positions = nullptr;  // [num_list_heads][num_segments][max_columns]
   const int32_t* count = nullptr;      // [num_list_heads][num_segments]
   const uint16_t* kv = nullptr;  // bf16 [num_segments][num_kv_heads][2][max_columns][head_dim]
+  int32_t num_kv_heads = 0;      // of kv, also where a call has some of them
   int32_t num_segments = 0;
   int32_t max_columns = 0;
   int32_t segment_tokens = 0;

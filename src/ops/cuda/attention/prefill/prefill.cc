@@ -111,6 +111,7 @@ PrefillColumns make_columns(const TileColumns& columns) {
   return {.positions = columns.positions.data<int32_t>(),
           .count = columns.count.data<int32_t>(),
           .kv = reinterpret_cast<const uint16_t*>(columns.kv.bytes()),
+          .num_kv_heads = static_cast<int32_t>(columns.kv.dim(1)),
           .num_segments = static_cast<int32_t>(columns.positions.dim(1)),
           .max_columns = static_cast<int32_t>(columns.positions.dim(2)),
           .segment_tokens = columns.segment_tokens,
@@ -270,7 +271,7 @@ PrefillParams params_of(const Call& call, PrefillParams params, const CallPart& 
 }
 
 // What a part of the call selects. Lists that all heads share stay where they are.
-CallSelection selection_of(CallSelection selection, const CallPart& part) {
+CallSelection selection_of(CallSelection selection, const CallPart& part, int32_t head_dim) {
   if (selection.lists) {
     PrefillLists& lists = *selection.lists;
     const int64_t head = lists.num_list_heads == 1 ? 0 : part.first_head;
@@ -286,12 +287,14 @@ CallSelection selection_of(CallSelection selection, const CallPart& part) {
   mask.bits += first * mask.num_words;
   if (!selection.columns) return selection;
   PrefillColumns& columns = *selection.columns;  // of one sequence
-  const int64_t first_record = head * mask.num_q_tiles * (columns.max_columns / kMaskTileTokens);
+  const int64_t first_tile = head * mask.num_q_tiles;
   columns.positions += head * columns.num_segments * columns.max_columns;
   columns.count += head * columns.num_segments;
-  columns.kept += first_record;
-  columns.tiles += first_record;
-  columns.num_tiles += head * mask.num_q_tiles;
+  columns.kv += int64_t{part.first_head} * 2 * columns.max_columns * head_dim;
+  columns.kept += first_tile * columns.max_visits;
+  columns.tiles += first_tile * columns.max_visits;
+  columns.num_tiles += first_tile;
+  columns.zone_begins += 2 * first_tile;
   return selection;
 }
 
@@ -312,7 +315,7 @@ void attend_converted(const Call& call, const PrefillParams& params, const CallS
     for (part.first_head = 0; part.first_head < params.num_kv_heads;
          part.first_head += part.num_heads) {
       const ConvertedKv converted = convert_kv(call.handle, call.args, part, scratch);
-      const CallSelection selected = selection_of(values, part);
+      const CallSelection selected = selection_of(values, part, params.head_dim);
       std::optional<KvBlocksView> columns;
       if (values.columns) columns = columns_of(blocks_of_columns(call.args), part);
       const PrefillParams of_part = params_of(call, params, part, converted);

@@ -133,7 +133,8 @@ struct ColumnWalk {
   __device__ int32_t begin() const { return part(i).begin; }
   __device__ void copy(const PrefillParams& p, const PrefillTile& tile, int begin, int plane,
                        uint16_t (&to)[C::kTileTokens][C::kRowElements]) const {
-    const int64_t head = static_cast<int64_t>(visited.segment()) * p.num_kv_heads + tile.kv_head;
+    const int64_t head =
+        static_cast<int64_t>(visited.segment()) * columns.num_kv_heads + tile.kv_head;
     const int64_t column = (2 * head + plane) * columns.max_columns + begin;
     copy_tokens<C>(p, columns.kv + column * p.head_dim, 0, C::kTileTokens, to);
   }
