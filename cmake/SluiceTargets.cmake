@@ -64,7 +64,8 @@ endfunction()
 # their anonymous namespaces are the same.
 function(sluice_test name)
   cmake_parse_arguments(ARG
-    "GPU;ONE_THREAD;SEPARATE" "TIMEOUT;COST;SAMPLE;ASAN_SAMPLE" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
+    "GPU;ONE_THREAD;SEPARATE" "TIMEOUT;COST;SAMPLE;ASAN_SAMPLE"
+    "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
   if(NOT ARG_COST)
     set(ARG_COST 0)
   endif()

@@ -241,11 +241,8 @@ void store_dummy_rows(const WeightSource& source, const DummyRows& rows, Stream&
     const int64_t num_values = pads_first ? padding.padded_units(num) : num;
     if (!rows.codes.empty()) scales = dummy_scales(part.matrix.format, num_values, num_cols);
     const auto bytes = rows.cut(in_rows, num, source.slice.col_begin, num_cols);
-    if (source.pads()) {
-      store_padded(part, rows.dtype(), bytes, std::move(scales), stream);
-    } else {
-      store_matrix(part, rows.dtype(), bytes, std::move(scales), stream);
-    }
+    const auto store = source.pads() ? store_padded : store_matrix;
+    store(part, rows.dtype(), bytes, std::move(scales), stream);
     at += num;
   }
 }
@@ -430,6 +427,7 @@ void Weights::fill_dummy(uint64_t seed, Stream& stream,
   DummyRows rows;
   std::string_view drawn;  // the tensor of `rows`; its sources follow each other
   size_t num_done = 0;
+  const bool spreads = !experts().empty() && !config_.tie_word_embeddings;
   for (const WeightSource& source : sources_) {
     state = dummy_state(seed, source.name);
     if (!source.matrix.present()) {
@@ -438,6 +436,7 @@ void Weights::fill_dummy(uint64_t seed, Stream& stream,
       if (std::exchange(drawn, source.name) != source.name) {
         rows = numbers.next_rows(source.matrix.format, source.tensor_shape(), drawn_rows(source),
                                  state);
+        if (spreads && source.name == kEmbeddingName) rows.scale(kSpreadScale);
       }
       store_dummy_rows(source, rows, stream);
     }

@@ -117,7 +117,7 @@ WeightsHash WeightsHasher::finish() {
 // Dummy weights follow from the seed, so it stands for their bytes.
 WeightsHash hash_of_dummy_weights(int64_t seed) {
   Hash hash;
-  hash.add("dummy weights, drawn by name");
+  hash.add("dummy weights, drawn by name, 2");
   hash.add(seed);
   return hash.value();
 }

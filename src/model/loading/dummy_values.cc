@@ -88,6 +88,10 @@ std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state) {
 
 DummyNumbers::DummyNumbers(uint64_t& state) : drawn_(draw_uniform(1'000'003, 0, state)) {}
 
+void DummyRows::scale(float factor) {
+  for (BFloat16& value : values) value = BFloat16(static_cast<float>(value) * factor);
+}
+
 std::vector<std::byte> DummyRows::cut(int64_t row_begin, int64_t num_rows, int64_t col_begin,
                                       int64_t num_cols) const {
   const auto all =

@@ -24,6 +24,11 @@ uint64_t dummy_state(uint64_t seed, std::string_view tensor);
 // of transformers. It keeps the activations of random models finite. Advances `state`.
 std::vector<BFloat16> draw_uniform(size_t count, float mean, uint64_t& state);
 
+// Factor of the embeddings of a mixture of experts, whose standard deviation is then about 1. With
+// .02, sums that layers add and that all tokens share outweigh them, and routers choose the same
+// experts for every token. Not of a tied head, which would choose the token that was read.
+inline constexpr float kSpreadScale = 64;
+
 // Random values of the first `count` rows of a matrix; those after them are the same.
 struct DummyRows {
   std::vector<BFloat16> values;
@@ -31,6 +36,8 @@ struct DummyRows {
   int64_t count = 0;
   int64_t num_columns = 0;
 
+  // Multiplies the values. REQUIRES: no codes.
+  void scale(float factor);
   DType dtype() const { return codes.empty() ? DType::kBF16 : DType::kU8; }
   // Rows [row_begin, row_begin + num_rows) of some columns. REQUIRES: within `count` rows.
   std::vector<std::byte> cut(int64_t row_begin, int64_t num_rows, int64_t col_begin,

@@ -21,6 +21,7 @@
 
 #include "io/expect_error.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"
 #include "ops/experts/experts.h"
@@ -166,6 +167,31 @@ std::vector<float> logits_of(const std::filesystem::path& path) {
 
 void copy_config(const std::string& model, const TempDir& dir) {
   std::filesystem::copy_file(path_of(model) / "config.json", dir.path() / "config.json");
+}
+
+// Dummy weights stand for a trained model in measurements, whose router spreads the tokens.
+TEST(Experts, DummyWeightsChooseExpertsByToken) {
+  constexpr int32_t kExperts = 32, kTokens = 200, kChosen = 4, kLayers = 16;
+  const TempDir dir;
+  nlohmann::json config = read_json_file(path_of(kModel) / "config.json");
+  config["num_hidden_layers"] = kLayers;
+  config["hidden_size"] = 256;
+  config["head_dim"] = 32;
+  config["num_attention_heads"] = 8;
+  config["moe_intermediate_size"] = 96;
+  config["num_local_experts"] = kExperts;
+  config["num_experts_per_tok"] = kChosen;
+  config["vocab_size"] = 1000;
+  write_file(dir.path() / "config.json", config.dump());
+  EngineOptions options = options_of(dir.path());
+  options.load_format = LoadFormat::kDummy;
+  const std::string tap = fmt::format("layer.{}.experts", kLayers - 1);
+  const auto trace = LLM(options).trace(testing::random_tokens(kTokens, 1), {tap});
+  std::vector<int32_t> counts(kExperts);
+  for (const float expert : trace.taps.at(0).data) ++counts[static_cast<size_t>(expert)];
+  // Evenly spread, an expert has 25 tokens; where all choose alike, four have 200.
+  EXPECT_LT(std::ranges::max(counts), 100) << fmt::format("{}", fmt::join(counts, " "));
+  EXPECT_GT(std::ranges::count_if(counts, [](int32_t count) { return count > 0; }), 24);
 }
 
 // Three shards, with tensors dealt out in an order that has nothing to do with layers.
