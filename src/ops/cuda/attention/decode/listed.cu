@@ -27,7 +27,7 @@ constexpr int kStripsOfHalf = kHalfTokens / kStripTokens;
 template <typename C>
 struct Ring {
   uint16_t queries[C::kHeads][C::kHeadDim];
-  Tile<C> tiles[kSlots];
+  Rows<C> tiles[kSlots];
   float4 scores[kHalfTiles][kWarpThreads];  // as Scores has them
 };
 
@@ -91,7 +91,7 @@ class Tiles {
   }
 
   // Waits for the tile that is used next.
-  __device__ __forceinline__ const Tile<C>& wait() {
+  __device__ __forceinline__ const Rows<C>& wait() {
     wait_for_copies_but<kSlots - 1>();
     __syncwarp();
     return ring_.tiles[to_use_];
