@@ -142,7 +142,7 @@ TEST(Fp8KvEngine, HasTheBitsOfRoundedWritesInEveryModelWithoutABiasOfKeys) {
 class BiasedKeys : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU has no kernels for keys in bf16 beside FP8";
+    if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU refuses keys in bf16 beside FP8";
   }
 };
 

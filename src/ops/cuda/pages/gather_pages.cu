@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/pages/page_pieces.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -18,9 +19,6 @@ constexpr int kBlocks = 4;
 // warps that read over the bus only wait for it.
 constexpr int kBlocksWithResidents = 16;
 constexpr int kThreads = 512;
-constexpr int kLoads = 8;  // in flight per lane
-constexpr int kWarpLoadBytes = kWarpThreads * 16;
-constexpr int kPieceBytes = kLoads * kWarpLoadBytes;
 
 // The layout of blocks in bytes; src, resident and dst have one each.
 struct Blocks {
@@ -48,13 +46,8 @@ struct GatherCall {
   int32_t num_entries;
   int32_t page_tokens;
   int32_t pages_per_block;
-  int32_t key_bytes;    // of a page
-  int32_t value_bytes;  // of a page
+  PageBytes page;
 };
-
-__device__ inline int32_t pieces_of(int32_t run_bytes) {
-  return (run_bytes + kPieceBytes - 1) / kPieceBytes;
-}
 
 // Up to kPieceBytes of the keys or values of a page. num_bytes 0: the entry does not exist or is
 // not on the host, and nothing is copied.
@@ -77,13 +70,9 @@ __device__ inline int32_t num_listed(const GatherCall& call) {
 // Piece `index`: pieces are numbered over the bytes of a run, then keys and values, then heads,
 // then entries.
 __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_t kv_end) {
-  const int32_t of_keys = pieces_of(call.key_bytes);
-  const int32_t of_page = of_keys + pieces_of(call.value_bytes);
-  const auto in_page = static_cast<int32_t>(index % of_page);
-  index /= of_page;
-  const bool is_value = in_page >= of_keys;
-  const int32_t run_bytes = is_value ? call.value_bytes : call.key_bytes;
-  const int32_t offset = (is_value ? in_page - of_keys : in_page) * kPieceBytes;
+  const int32_t num_pieces = call.page.num_pieces();
+  const PagePiece piece = call.page.piece(static_cast<int32_t>(index % num_pieces));
+  index /= num_pieces;
   const auto head = static_cast<int32_t>(index % call.num_kv_heads);
   const auto j = static_cast<int32_t>(index / call.num_kv_heads);
   const int32_t list = call.num_list_heads == 1 ? 0 : head;
@@ -99,11 +88,11 @@ __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_
   const std::byte* src =
       place >= 0 ? call.resident.base + place * call.resident.stride_bytes
                  : call.src.base + call.block_ids[index_of_block] * call.src.stride_bytes;
-  src += head * call.src.head_bytes + page_in_block * run_bytes;
+  src += head * call.src.head_bytes + page_in_block * piece.run_bytes;
   std::byte* dst = call.dst.base + j * call.dst.stride_bytes + head * call.dst.head_bytes;
-  return {.src = src + (is_value ? call.src.value_bytes : 0) + offset,
-          .dst = dst + (is_value ? call.dst.value_bytes : 0) + offset,
-          .num_bytes = min(run_bytes - offset, kPieceBytes),
+  return {.src = src + (piece.is_value ? call.src.value_bytes : 0) + piece.offset,
+          .dst = dst + (piece.is_value ? call.dst.value_bytes : 0) + piece.offset,
+          .num_bytes = piece.num_bytes,
           .is_resident = place >= 0};
 }
 
@@ -113,23 +102,23 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherCall
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t num_warps = gridDim.x * (kThreads / kWarpThreads);
   const int32_t kv_end = *call.kv_end;
-  const int64_t num_pieces = static_cast<int64_t>(num_listed(call)) * call.num_kv_heads *
-                             (pieces_of(call.key_bytes) + pieces_of(call.value_bytes));
+  const int64_t num_pieces =
+      static_cast<int64_t>(num_listed(call)) * call.num_kv_heads * call.page.num_pieces();
   unsigned long long num_bytes = 0;
   // Neighbouring pieces go to different multiprocessors.
   int64_t index = threadIdx.x / kWarpThreads * gridDim.x + blockIdx.x;
   Piece piece = index < num_pieces ? find_piece(call, index, kv_end) : Piece{};
   while (index < num_pieces) {
-    uint4 data[kLoads];
+    uint4 data[kPieceLoads];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
+    for (int i = 0; i < kPieceLoads; ++i) {
       const int32_t offset = i * kWarpLoadBytes + lane * 16;
       if (offset < piece.num_bytes) data[i] = *reinterpret_cast<const uint4*>(piece.src + offset);
     }
     index += num_warps;
     const Piece next = index < num_pieces ? find_piece(call, index, kv_end) : Piece{};
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
+    for (int i = 0; i < kPieceLoads; ++i) {
       const int32_t offset = i * kWarpLoadBytes + lane * 16;
       if (offset < piece.num_bytes) *reinterpret_cast<uint4*>(piece.dst + offset) = data[i];
     }
@@ -170,8 +159,7 @@ GatherCall make_call(const GatherPagesArgs& args) {
       .num_entries = pages.num_entries,
       .page_tokens = pages.page_tokens,
       .pages_per_block = args.src.shape.block_tokens / pages.page_tokens,
-      .key_bytes = static_cast<int32_t>(args.dst.shape.keys().bytes()),
-      .value_bytes = static_cast<int32_t>(args.dst.shape.values().bytes()),
+      .page = page_bytes(args.dst.shape),
   };
 }
 

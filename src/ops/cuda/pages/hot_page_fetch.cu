@@ -8,15 +8,13 @@
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/pages/page_pieces.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int kBlocks = 4;  // they occupy few multiprocessors, as those of gather_pages.cu
 constexpr int kThreads = 512;
-constexpr int kLoads = 8;  // in flight per lane
-constexpr int kWarpLoadBytes = kWarpThreads * 16;
-constexpr int kPieceBytes = kLoads * kWarpLoadBytes;
 
 // FetchHotPagesArgs as plain pointers and sizes.
 struct FetchCall {
@@ -30,8 +28,7 @@ struct FetchCall {
   int64_t dst_stride_bytes;
   int64_t src_head_bytes;  // from the keys of a head of a block to those of the next
   int64_t src_key_bytes;   // and to its values
-  int32_t key_bytes;       // of a page
-  int32_t value_bytes;     // of a page
+  PageBytes page;
   int32_t num_heads;
   int32_t max_missing;
   int32_t pages_per_block;
@@ -43,40 +40,32 @@ struct Piece {
   int32_t num_bytes;
 };
 
-__device__ inline int32_t pieces_of(int32_t run_bytes) {
-  return (run_bytes + kPieceBytes - 1) / kPieceBytes;
-}
-
 // Piece `index` of a head's missing pages: over the bytes of a run, then keys and values, then
 // pages.
 __device__ inline Piece find_piece(const FetchCall& call, int32_t head, int32_t index) {
-  const int32_t of_keys = pieces_of(call.key_bytes);
-  const int32_t of_page = of_keys + pieces_of(call.value_bytes);
-  const int32_t in_page = index % of_page;
-  const bool is_value = in_page >= of_keys;
-  const int32_t run_bytes = is_value ? call.value_bytes : call.key_bytes;
-  const int32_t offset = (is_value ? in_page - of_keys : in_page) * kPieceBytes;
-  const int64_t at = static_cast<int64_t>(head) * call.max_missing + index / of_page;
+  const int32_t num_pieces = call.page.num_pieces();
+  const PagePiece piece = call.page.piece(index % num_pieces);
+  const int64_t at = static_cast<int64_t>(head) * call.max_missing + index / num_pieces;
   const int32_t key = call.keys[at];
   const int32_t place = call.places[at];
   return {.src = call.src + key / call.pages_per_block * call.src_stride_bytes +
-                 head * call.src_head_bytes + (is_value ? call.src_key_bytes : 0) +
-                 static_cast<int64_t>(key % call.pages_per_block) * run_bytes + offset,
+                 head * call.src_head_bytes + (piece.is_value ? call.src_key_bytes : 0) +
+                 static_cast<int64_t>(key % call.pages_per_block) * piece.run_bytes + piece.offset,
           .dst = call.dst + place * call.dst_stride_bytes +
-                 static_cast<int64_t>(head) * (call.key_bytes + call.value_bytes) +
-                 (is_value ? call.key_bytes : 0) + offset,
-          .num_bytes = min(run_bytes - offset, kPieceBytes)};
+                 static_cast<int64_t>(head) * (call.page.keys + call.page.values) +
+                 (piece.is_value ? call.page.keys : 0) + piece.offset,
+          .num_bytes = piece.num_bytes};
 }
 
 __device__ inline void copy_piece(const Piece& piece, int32_t lane) {
-  uint4 data[kLoads];
+  uint4 data[kPieceLoads];
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) {
+  for (int i = 0; i < kPieceLoads; ++i) {
     const int32_t offset = i * kWarpLoadBytes + lane * 16;
     if (offset < piece.num_bytes) data[i] = *reinterpret_cast<const uint4*>(piece.src + offset);
   }
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) {
+  for (int i = 0; i < kPieceLoads; ++i) {
     const int32_t offset = i * kWarpLoadBytes + lane * 16;
     if (offset < piece.num_bytes) *reinterpret_cast<uint4*>(piece.dst + offset) = data[i];
   }
@@ -88,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) fetch_hot_pages_kernel(const FetchCa
   wait_for_earlier_work();
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t num_warps = gridDim.x * (kThreads / kWarpThreads);
-  const int32_t pieces_per_page = pieces_of(call.key_bytes) + pieces_of(call.value_bytes);
+  const int32_t pieces_per_page = call.page.num_pieces();
   // Neighbouring pieces go to different multiprocessors. A warp goes on in the next head where it
   // has left off, so that heads of few missing pages still occupy all warps.
   int32_t index = threadIdx.x / kWarpThreads * gridDim.x + blockIdx.x;
@@ -110,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) fetch_hot_pages_kernel(const FetchCa
   }
   if (blockIdx.x == 0 && threadIdx.x == 0 && num_pages > 0) {
     atomicAdd(call.num_bytes,
-              static_cast<unsigned long long>(num_pages) * (call.key_bytes + call.value_bytes));
+              static_cast<unsigned long long>(num_pages) * (call.page.keys + call.page.values));
   }
 }
 
@@ -125,8 +114,7 @@ FetchCall make_fetch_call(const FetchHotPagesArgs& args) {
           .dst_stride_bytes = static_cast<int64_t>(args.dst.stride_bytes),
           .src_head_bytes = static_cast<int64_t>(args.src.shape.head_bytes()),
           .src_key_bytes = static_cast<int64_t>(args.src.shape.keys().bytes()),
-          .key_bytes = static_cast<int32_t>(args.dst.shape.keys().bytes()),
-          .value_bytes = static_cast<int32_t>(args.dst.shape.values().bytes()),
+          .page = page_bytes(args.dst.shape),
           .num_heads = args.src.shape.num_kv_heads,
           .max_missing = static_cast<int32_t>(args.missing.keys.dim(1)),
           .pages_per_block = args.src.shape.block_tokens / args.dst.shape.block_tokens};

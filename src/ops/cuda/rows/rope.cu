@@ -156,20 +156,24 @@ __device__ inline Channels rope_head(const Channels& x, const Channels& norm_wei
   return {pack(low), pack(high)};
 }
 
+// The half of a block that a head of qkv after those of queries is written to: `kv_head` counts the
+// keys of all KV heads, then their values.
+__device__ inline std::byte* half_of(const RopeCall& call, int kv_row, int kv_head) {
+  const KvBlockShape& shape = call.kv.shape;
+  const bool is_value = kv_head >= shape.num_kv_heads;
+  return call.kv.base + kv_row / shape.block_tokens * call.kv.stride_bytes +
+         (is_value ? (kv_head - shape.num_kv_heads) * call.head_bytes + call.key_bytes
+                   : kv_head * call.head_bytes);
+}
+
 // The destination of a row's head: q_out, or the key or value in its KV block (the layout of
 // ops/kv_blocks.h); null for k and v of a row whose kv_rows entry is -1.
 __device__ inline uint16_t* head_target(const RopeCall& call, int64_t row, int head, int kv_row) {
   const int head_dim = call.kv.shape.head_dim;
   if (head < call.num_q_heads) return call.q_out + (row * call.num_q_heads + head) * head_dim;
   if (kv_row < 0) return nullptr;
-  const int num_kv_heads = call.kv.shape.num_kv_heads;
-  const int block_tokens = call.kv.shape.block_tokens;
-  const int kv_head = head - call.num_q_heads;
-  const bool is_value = kv_head >= num_kv_heads;
-  std::byte* half = call.kv.base + kv_row / block_tokens * call.kv.stride_bytes +
-                    (is_value ? (kv_head - num_kv_heads) * call.head_bytes + call.key_bytes
-                              : kv_head * call.head_bytes);
-  return reinterpret_cast<uint16_t*>(half) + int64_t{kv_row % block_tokens} * head_dim;
+  auto* half = reinterpret_cast<uint16_t*>(half_of(call, kv_row, head - call.num_q_heads));
+  return half + int64_t{kv_row % call.kv.shape.block_tokens} * head_dim;
 }
 
 // Writes a thread's channels of a key or value to its token of a block of codes. All kLanes lanes
@@ -185,16 +189,13 @@ __device__ inline void write_codes(const RopeCall& call, int head, int kv_row, b
   const KvBlockShape& shape = call.kv.shape;
   const int kv_head = head - call.num_q_heads;
   if (!active || kv_row < 0 || kv_head < 0 || kv_head >= 2 * shape.num_kv_heads) return;
-  const bool is_value = kv_head >= shape.num_kv_heads;
-  if (!kCodedKeys && !is_value) return;
+  if (!kCodedKeys && kv_head < shape.num_kv_heads) return;  // a key in bf16
   const uint32_t scale = scale_of_row<kElement>(largest);
   const int token = kv_row % shape.block_tokens;
   const int in_tile = token % kKvScaleTile;
   // The tile of 16 tokens: their rows, then their scales.
-  std::byte* tile = call.kv.base + kv_row / shape.block_tokens * call.kv.stride_bytes +
-                    (is_value ? (kv_head - shape.num_kv_heads) * call.head_bytes + call.key_bytes
-                              : kv_head * call.head_bytes) +
-                    int64_t{token - in_tile} * (shape.head_dim + 1);
+  std::byte* tile =
+      half_of(call, kv_row, kv_head) + int64_t{token - in_tile} * (shape.head_dim + 1);
   std::byte* row = tile + in_tile * shape.head_dim + 8 * part;
   *reinterpret_cast<uint2*>(row) = round_numbers<kElement>(channels.low, scale);
   *reinterpret_cast<uint2*>(row + shape.head_dim / 2) =

@@ -304,8 +304,7 @@ KvBlocksView columns_of(KvBlocksView columns, const CallPart& part) {
   return columns;
 }
 
-// Converts KV in codes part by part, and attends each part as bf16. `part` is the first one. Of
-// columns, the kernels of sm_80 read the copies.
+// Converts KV in codes part by part, and attends each part as bf16. `part` is the first one.
 void attend_converted(const Call& call, const PrefillParams& params, const CallSelection& values,
                       CallPart part, const KvScratch& scratch) {
   const int32_t num_seqs = params.num_seqs;
@@ -336,34 +335,24 @@ bool has_rows_to_convert(const AttentionArgs& args, const PrefillParams& params)
   return int64_t{args.batch.max_rows} * params.group >= kLeastTiles * sm90::kRowsPerTile;
 }
 
-// Whether the call is attended to in parts whose values become bf16: no kernel reads those in codes
-// beside keys in bf16.
-bool attend_mixed(const Call& call, const PrefillParams& params, const CallSelection& values) {
-  const KvBlockShape& shape = call.args.kv.shape;
-  if (kv_codes(shape) != KvCodes::kValues) return false;
-  const KvScratch& scratch = kv_scratch(call.stream, kLeastKvScratchBytes);
-  const CallPart part = choose_call_part(call.args, scratch.num_bytes());
-  if (part.num_seqs == 0) {
-    fail(ErrorCode::kUnsupported,
-         "KV of {} becomes bf16 before prefill reads it, and the scratch of the stream does not "
-         "hold a KV head of {} tokens; prepare it for the longest sequence",
-         kv_block_element_name(shape), max_run_tokens(call.args));
-  }
-  attend_converted(call, params, values, part, scratch);
-  return true;
-}
-
 void attend(const Call& call, const PrefillParams& params, const CallSelection& values) {
-  if (attend_mixed(call, params, values)) return;
   const PrefillSelection selection = values.pointers();
   int32_t tile_tokens = call.tile_tokens;
-  if (tile_tokens > 0 && params.is_coded) {
+  // No kernel reads values in codes beside keys in bf16, on any GPU.
+  const bool is_mixed = kv_codes(call.args.kv.shape) == KvCodes::kValues;
+  if (is_mixed || (tile_tokens > 0 && params.is_coded)) {
     // The kernel that turns tiles has no selections and no heads of 256.
-    const bool turns_tiles = selection.is_everything() && params.head_dim <= 128;
+    const bool turns_tiles = !is_mixed && selection.is_everything() && params.head_dim <= 128;
     if (!turns_tiles || has_rows_to_convert(call.args, params)) {
       const KvScratch& scratch = kv_scratch(call.stream, kLeastKvScratchBytes);
       const CallPart part = choose_call_part(call.args, scratch.num_bytes());
       if (part.num_seqs > 0) return attend_converted(call, params, values, part, scratch);
+    }
+    if (is_mixed) {
+      fail(ErrorCode::kUnsupported,
+           "KV of {} becomes bf16 before prefill reads it, and the scratch of the stream does not "
+           "hold a KV head of {} tokens; prepare it for the longest sequence",
+           kv_block_element_name(call.args.kv.shape), max_run_tokens(call.args));
     }
     if (!turns_tiles) tile_tokens = 0;
   }
