@@ -8,8 +8,7 @@
 
 namespace sluice {
 
-// Errors: kInvalidArgument for a block size that does not work; kUnsupported for a kv_cache_dtype
-// that would make nonsense of the model's answers, or that the device has no kernels for.
+// Errors: kInvalidArgument for a block size that does not work.
 KvLayout choose_kv_layout(const PlanInput& input, KvOffload kv_offload);
 
 }  // namespace sluice
