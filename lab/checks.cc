@@ -127,4 +127,9 @@ void check(BenchStructuredCommand* bench, const Given& given) {
   check_engine(bench->engine, given, {Unused::kSequences, Unused::kNoPrefixes});
 }
 
+// Without prefix cache the second turn is computed whole, which is a comparison.
+void check(BenchTurnsCommand* bench, const Given& given) {
+  check_engine(bench->engine, given, {Unused::kStalls, Unused::kAudit, Unused::kSeed});
+}
+
 }  // namespace sluice::lab

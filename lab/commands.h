@@ -19,5 +19,6 @@ int bench_recall(const BenchRecallCommand& command);
 int bench_tokenizer(const BenchTokenizerCommand& command);
 int bench_load(const BenchLoadCommand& command);
 int bench_structured(const BenchStructuredCommand& command);
+int bench_turns(const BenchTurnsCommand& command);
 
 }  // namespace sluice::lab

@@ -211,4 +211,23 @@ void declare(OptionSet& set, BenchStructuredCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
+// Prompts of random ids, and what an engine keeps of them.
+void declare(OptionSet& set, BenchTurnsCommand* bench) {
+  bench->engine.load_format = LoadFormat::kDummy;
+  bench->engine.kv.offload = kMeasured;
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  token_list(set, "--lengths", "tokens of the first prompt (32K)", &bench->lengths, 1);
+  set.tokens("--turn-tokens", "of each question after it (256)", &bench->turn_tokens, 1,
+             kMaxTokens);
+  set.tokens("--output-tokens", "of each answer (16)", &bench->output_tokens, 1, kMaxInt32 / 2);
+  set.integer("--repeats", "conversations; median and spread are shown (3)", &bench->repeats, 1,
+              1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_kept(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
 }  // namespace sluice::lab

@@ -122,6 +122,17 @@ struct BenchStructuredCommand {
   bool gpu_lock = false;
 };
 
+// `sluice-lab turns`: conversations of two turns, one after the other.
+struct BenchTurnsCommand {
+  EngineOptions engine;
+  std::vector<int64_t> lengths = {32768};  // tokens of the first prompt
+  int64_t turn_tokens = 256;               // of each question after it
+  int32_t output_tokens = 16;              // of each answer
+  int32_t repeats = 3;                     // conversations of each length
+  bool json = false;
+  bool gpu_lock = false;
+};
+
 // Each sets the defaults of `bench`, which outlives the set, and declares its options.
 void declare(cli::OptionSet& set, BenchTransferCommand* bench);
 void declare(cli::OptionSet& set, BenchStoreCommand* bench);
@@ -132,6 +143,7 @@ void declare(cli::OptionSet& set, BenchRecallCommand* bench);
 void declare(cli::OptionSet& set, BenchTokenizerCommand* bench);
 void declare(cli::OptionSet& set, BenchLoadCommand* bench);
 void declare(cli::OptionSet& set, BenchStructuredCommand* bench);
+void declare(cli::OptionSet& set, BenchTurnsCommand* bench);
 
 // As those of cli/options/option_checks.h. Errors of all: kInvalidArgument naming the option, its
 // value and a remedy. Some also set fields that follow from the options given.
@@ -144,5 +156,6 @@ void check(BenchRecallCommand* bench, const cli::Given& given);
 void check(BenchTokenizerCommand* bench, const cli::Given& given);
 void check(BenchLoadCommand* bench, const cli::Given& given);
 void check(BenchStructuredCommand* bench, const cli::Given& given);
+void check(BenchTurnsCommand* bench, const cli::Given& given);
 
 }  // namespace sluice::lab

@@ -27,7 +27,9 @@ const cli::ProgramSpec& program() {
        cli::subcommand("tokenizer", "MB/s of encoding text", bench_tokenizer),
        cli::subcommand("load", "Time and peak memory of loading", bench_load),
        cli::subcommand("structured", "Cost of structured output: decode steps and first tokens",
-                       bench_structured)});
+                       bench_structured),
+       cli::subcommand("turns", "Seconds to the first token of a prompt and of a turn after it",
+                       bench_turns)});
   return spec;
 }
 

@@ -239,6 +239,23 @@ TEST(LabFromOutside, StoreComparesWithPlainFiles) {
   EXPECT_EQ(dir.num_files(), 0u) << "the bench removes its files";
 }
 
+TEST(LabFromOutside, TurnsFindTheirPrompts) {
+  const TempDir dir;
+  const Json json =
+      json_of({"turns", model_dir(), "--device", "cpu", "--lengths", "300", "--turn-tokens", "20",
+               "--output-tokens", "4", "--repeats", "2", "--block-size", "64", "--kv-store",
+               dir.path().string(), "--kv-store-min-tokens", "0"});
+  const Json& rows = json.at("rows");
+  ASSERT_EQ(rows.size(), 3u);
+  for (const Json& row : rows) expect_spread(row.at("first_token_seconds"));
+  EXPECT_EQ(rows[0].at("prompt_tokens"), 300);
+  EXPECT_EQ(rows[0].at("found_tokens"), 0);
+  for (const size_t turn : {1, 2}) {
+    EXPECT_EQ(rows[turn].at("prompt_tokens"), 300 + 4 + 20);
+    EXPECT_EQ(rows[turn].at("found_tokens"), 300 / 64 * 64);
+  }
+}
+
 TEST(LabFromOutside, TokenizerAndLoadPrintJson) {
   const Json tokenizer = json_of({"tokenizer", model_dir(), "--repeats", "1"});
   EXPECT_GT(tokenizer.at("tokens"), 50000);

@@ -32,6 +32,7 @@ const CommandUses kCommandUses = {
     {"recall", {{"recall", "d"}, {"stalls", "audit", "offload", "drafts", "store", "events"}}},
     {"load", {{"load", "d"}, {"stalls", "audit", "offload", "store", "events", "seed"}}},
     {"structured", {{"structured", "d"}, {"sequences", "prefixes", "store", "events", "seed"}}},
+    {"turns", {{"turns", "d"}, {"stalls", "audit", "offload", "events", "seed"}}},
 };
 
 const OwnRefusals kOwnRefusals = {
