@@ -58,7 +58,8 @@ struct KvOptions {
   // Device memory for copies of host KV that need no transfer: all blocks, hot pages or resident
   // blocks (docs/offload.md). Empty: what gpu_memory_utilization leaves on a GPU, none on a CPU.
   std::optional<size_t> device_bytes;
-  int32_t num_slots = 4;               // of the ring through which offloaded KV flows
+  // Slots of the ring through which offloaded KV flows. Empty: kDefaultKvSlots for each rank.
+  std::optional<int32_t> num_slots;
   std::optional<int32_t> slot_blocks;  // blocks in a slot; empty: 4096 tokens, 32768 on a GPU
   // Blocks are loaded by copies if the runs of neighbouring host blocks have at least this many
   // bytes on average, and by one kernel if they are shorter. 0: always by copies. Empty: the value
@@ -70,6 +71,7 @@ inline constexpr int64_t kMaxKvBytes = int64_t{1} << 60;
 inline constexpr int64_t kMinBlockTokens = 16;  // a block is a multiple of this
 inline constexpr int64_t kMaxBlockTokens = 8192;
 inline constexpr int32_t kMinKvSlots = 2;
+inline constexpr int32_t kDefaultKvSlots = 4;
 inline constexpr int32_t kMaxKvSlots = 64;
 inline constexpr int32_t kMaxSlotBlocks = 1 << 16;
 
@@ -122,7 +124,7 @@ inline constexpr std::array kKvOffloadRows = {
     option_row<&KvOptions::num_slots>({.name = "num_kv_slots",
                                        .min = kMinKvSlots,
                                        .max = kMaxKvSlots,
-                                       .when_unset = "4",
+                                       .when_unset = "4 for each rank",
                                        .help = "slots through which offloaded KV flows, 2 to 64"}),
     option_row<&KvOptions::slot_blocks>({.name = "kv_slot_blocks",
                                          .min = 1,

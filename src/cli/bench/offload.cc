@@ -105,7 +105,7 @@ std::vector<std::string> configuration_cells(const KvRow& row) {
           kv_offload_name(engine.kv.offload),
           engine.kv.offload == KvOffload::kLayerwise ? "whole"
                                                      : or_default(engine.prefill_chunk_tokens),
-          flows ? fmt::format("{} x {}", engine.kv.num_slots, slot_blocks) : "-",
+          flows ? fmt::format("{} x {}", or_default(engine.kv.num_slots), slot_blocks) : "-",
           or_default(engine.kv.block_size),
           flows ? format_bytes(static_cast<double>(engine.kv.device_bytes.value_or(0))) : "all"};
 }
@@ -151,7 +151,7 @@ nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row
       {"context_tokens", row.work.prompt_tokens},
       {"kv_offload", kv_offload_name(row.engine.kv.offload)},
       {"prefill_chunk_tokens", given_or_null(row.engine.prefill_chunk_tokens)},
-      {"num_kv_slots", row.engine.kv.num_slots},
+      {"num_kv_slots", given_or_null(row.engine.kv.num_slots)},
       {"kv_slot_blocks", given_or_null(row.engine.kv.slot_blocks)},
       {"block_size", given_or_null(row.engine.kv.block_size)},
       {"kv_device_bytes", given_or_null(row.engine.kv.device_bytes)}};

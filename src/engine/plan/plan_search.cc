@@ -142,15 +142,14 @@ class RemedySearch {
 
   // Smaller or fewer ring slots; two are the fewest that overlap loads with compute.
   std::optional<Remedy> try_ring(bool given) const {
-    const EngineOptions defaults;
     std::optional<Remedy> remedy;
     if (options_.kv.slot_blocks.has_value() == given) {
       remedy =
           halve("--kv-slot-blocks", plan_.offloaded.sizes.slot_blocks / 2, 1,
                 [](EngineOptions& o, int64_t v) { o.kv.slot_blocks = static_cast<int32_t>(v); });
     }
-    if (!remedy && (options_.kv.num_slots != defaults.kv.num_slots) == given) {
-      remedy = halve("--num-kv-slots", options_.kv.num_slots / 2, 2,
+    if (!remedy && options_.kv.num_slots.has_value() == given) {
+      remedy = halve("--num-kv-slots", plan_.offloaded.sizes.num_slots / 2, kMinKvSlots,
                      [](EngineOptions& o, int64_t v) { o.kv.num_slots = static_cast<int32_t>(v); });
     }
     return remedy;

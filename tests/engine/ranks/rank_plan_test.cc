@@ -12,8 +12,10 @@
 namespace sluice {
 namespace {
 
-MemoryPlan plan_of(const std::string& shape, int32_t num_ranks) {
+MemoryPlan plan_of(const std::string& shape, int32_t num_ranks,
+                   KvOffload kv_offload = KvOffload::kAuto) {
   EngineOptions options;
+  options.kv.offload = kv_offload;
   options.model = testing::source_dir() / "models/shapes" / shape;
   options.tensor_parallel_size = num_ranks;
   options.max_model_len = 4096;
@@ -44,6 +46,17 @@ TEST(RankPlan, WeightsAreDivided) {
   };
   EXPECT_LT(weights(2), 0.6 * weights(1));  // embedding and head are whole on each
   EXPECT_GT(weights(2), 0.5 * weights(1));
+}
+
+// More slots, since a slot has the heads of a rank alone.
+TEST(RankPlan, ARingHasItsBytesWithAnyNumberOfRanks) {
+  const auto ring = [](int32_t num_ranks) {
+    return bytes_of(plan_of("llama-3.1-8b", num_ranks, KvOffload::kChunked), "KV ring and stage");
+  };
+  EXPECT_GT(ring(1), 0u);
+  // The stage alone is divided: its tokens are those of a pass.
+  EXPECT_LE(ring(2), ring(1));
+  EXPECT_GT(ring(2), ring(1) / 4 * 3);
 }
 
 // Measured on two H200s: 1.53 for the 8B shape after 1K tokens, 0.74 to 0.9 for the 0.6B shape; on
