@@ -25,8 +25,9 @@ using namespace decode;  // strips
 // half.
 template <typename C>
 struct Strips {
-  float2 max_sums[kMaxWarps][C::kHeads];  // of each warp's strip
-  float2 first_half[C::kHeads];           // of the window's first half, when it has been added up
+  // Of each warp's strip, and of its strip of the second half.
+  float2 max_sums[kMaxWarps * C::kStripsOfWarp][C::kHeads];
+  float2 first_half[C::kHeads];  // of the window's first half, when it has been added up
 };
 
 // The part of a window that a block computes at a time.
@@ -48,7 +49,7 @@ struct FirstHalf {
 template <typename C>
 __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& place,
                                            const Half& half, int32_t thread, Strips<C>& strips,
-                                           const WarpBuffers<C>* buffers, FirstHalf<C>& first) {
+                                           WarpBuffers<C>* buffers, FirstHalf<C>& first) {
   constexpr int32_t kQuads = C::kHeadDim / 4;
   constexpr int32_t kAtOnce = sizeof(first.acc) / sizeof(float4);
   const auto num_threads = static_cast<int32_t>(blockDim.x);
@@ -64,7 +65,7 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
       const int32_t channel = i % kQuads * 4;
       float2 max_sum;
       float4 acc =
-          sum_of_strips<C>(strips.max_sums, &buffers[0].acc[head][channel],
+          sum_of_strips<C>(strips.max_sums, &buffers[0].acc()[head][channel],
                            sizeof(WarpBuffers<C>) / sizeof(float), head, num_strips, max_sum);
       if (half.is_added) {
         HalfWeights weights;
@@ -121,7 +122,10 @@ __device__ __forceinline__ void compute_half(const DecodeParams& p, const Decode
                           window.resumes, lane, buffers[warp], partial);
   } else {
     copy_strip(strip, values_offset, queries, place.num_heads, lane, buffers[warp]);
-    compute_strip(p, strip, resumed, window.resumes, lane, buffers[warp], partial);
+    Queries<C> operands;
+    wait_for_queries<C, 1>(buffers[warp], lane, operands);
+    compute_strip(p, strip, operands, resumed, window.resumes, lane, buffers[warp].strips[0], true,
+                  partial);
   }
   // The cut of a gathered list: each warp's registers are kept for the next part.
   if (C::kListed && window.is_open) {
@@ -130,9 +134,46 @@ __device__ __forceinline__ void compute_half(const DecodeParams& p, const Decode
     });
     return;
   }
-  store_strip(place.num_heads, lane, partial, &buffers[warp].acc[0][0], strips.max_sums[warp]);
+  store_strip(place.num_heads, lane, partial, &buffers[warp].acc()[0][0], strips.max_sums[warp]);
   __syncthreads();
   store_half(p, place, half, thread, strips, buffers, first);
+}
+
+// Computes both halves of a window, whose copies start at once: what both need, and the sum of
+// their strips, is computed once. All threads of the block call it.
+template <typename C>
+__device__ __forceinline__ void compute_both_halves(const DecodeParams& p,
+                                                    const DecodeWindow& window,
+                                                    const uint16_t* queries, const Place& place,
+                                                    int32_t window_of_round, int32_t thread,
+                                                    Strips<C>& strips, WarpBuffers<C>* buffers) {
+  const int32_t lane = thread % kWarpThreads;
+  const int32_t warp = thread / kWarpThreads;
+  WarpBuffers<C>& own = buffers[warp];
+  const int64_t values_offset = offset_of_values<C::kCodes>(p, C::kHeadDim);
+  const auto strip_of = [&](int32_t half) {
+    return make_strip<C>(p, window, place.kv_head, half * kMaxWarps + warp);
+  };
+  copy_strip(strip_of(0), values_offset, queries, place.num_heads, lane, own);
+  copy_keys(strip_of(1), lane, own.strips[1]);
+  copy_values(strip_of(1), values_offset, lane, own.strips[1]);
+  Queries<C> operands;
+  wait_for_queries<C, 3>(own, lane, operands);
+#pragma unroll 1  // two bodies would be 50 KB of instructions
+  for (int32_t half = 0; half < 2; ++half) {
+    Partial<C> partial;
+    compute_strip(p, strip_of(half), operands, nullptr, false, lane, own.strips[half], half == 1,
+                  partial);
+    store_strip(place.num_heads, lane, partial, &own.acc(half)[0][0],
+                strips.max_sums[half * kMaxWarps + warp]);
+    wait_for_copies_but<1>();  // the second half's keys
+    __syncwarp();
+  }
+  __syncthreads();
+  store_window<C>(p, static_cast<int32_t>(blockIdx.z), place.first_head, place.num_heads,
+                  window_of_round, strips.max_sums,
+                  {&buffers[0].acc()[0][0], sizeof(WarpBuffers<C>) / sizeof(float),
+                   sizeof(StripBuffers<C>) / sizeof(float)});
 }
 
 // Computes a window of the round, or the half of it that is a record. Returns false if the row has
@@ -159,6 +200,12 @@ __device__ __forceinline__ bool compute_window(const DecodeParams& p, const Plac
   // Lists leave most windows without a tile.
   const bool has_two_halves =
       p.records == 1 && p.window_tokens > kHalfTokens && !(C::kListed && window.tiles == 0);
+  if constexpr (C::kStripsOfWarp == 2) {
+    if (has_two_halves) {
+      compute_both_halves(p, window, queries, place, half.window, this_thread(), strips, buffers);
+      return true;
+    }
+  }
   FirstHalf<C> first;
   while (true) {
     compute_half(p, window, queries, place, half, this_thread(), strips, buffers, first);

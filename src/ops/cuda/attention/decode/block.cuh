@@ -60,20 +60,49 @@ __device__ __forceinline__ float4 sum_of_strips(const float2 (*max_sums)[C::kHea
   return acc;
 }
 
+// Where the strips of a window have put their acc: head h of strip i of the first half is at
+// accs + i * stride + h * kRowFloats, that of the second half `second` floats further.
+struct StripSums {
+  const float* accs;
+  int32_t stride;
+  int32_t second;
+};
+
 // The sum of the strips of a window: each half on its own, then both halves. All kernels add in
 // this order, so a window has the same bits in each of them.
 template <typename C>
 __device__ __forceinline__ float4 sum_of_window(const float2 (*max_sums)[C::kHeads],
-                                                const float* accs, int32_t stride, int32_t head,
-                                                float2& max_sum) {
+                                                const StripSums& strips, int32_t head,
+                                                int32_t channel, float2& max_sum) {
+  const float* accs = strips.accs + head * C::kRowFloats + channel;
   float2 first, second;
-  const float4 a = sum_of_strips<C>(max_sums, accs, stride, head, kMaxWarps, first);
-  const float4 b = sum_of_strips<C>(max_sums + kMaxWarps, accs + kMaxWarps * stride, stride, head,
+  const float4 a = sum_of_strips<C>(max_sums, accs, strips.stride, head, kMaxWarps, first);
+  const float4 b = sum_of_strips<C>(max_sums + kMaxWarps, accs + strips.second, strips.stride, head,
                                     kMaxWarps, second);
   HalfWeights weights;
   max_sum = sum_of_halves(first, second, weights);
   return {sum_of_halves(a.x, b.x, weights), sum_of_halves(a.y, b.y, weights),
           sum_of_halves(a.z, b.z, weights), sum_of_halves(a.w, b.w, weights)};
+}
+
+// Adds up the strips of a window for `num_heads` heads of a row and writes the result. A thread has
+// four channels at a time, since computing the weights takes longer than adding.
+template <typename C>
+__device__ __forceinline__ void store_window(const DecodeParams& p, int32_t round_seq,
+                                             int32_t first_head, int32_t num_heads, int32_t window,
+                                             const float2 (*max_sums)[C::kHeads],
+                                             const StripSums& strips) {
+  constexpr int32_t kQuads = C::kHeadDim / 4;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < num_heads * kQuads;
+       i += static_cast<int32_t>(blockDim.x)) {
+    const int32_t head = i / kQuads;
+    const int32_t channel = i % kQuads * 4;
+    float2 max_sum;
+    const float4 acc = sum_of_window<C>(max_sums, strips, head, channel, max_sum);
+    const int64_t index = partial_index(p, round_seq, first_head + head, window);
+    *reinterpret_cast<float4*>(p.partial_acc + index * C::kHeadDim + channel) = acc;
+    if (channel == 0) p.partial_max_sum[index] = max_sum;
+  }
 }
 
 }  // namespace sluice::cuda::decode

@@ -81,7 +81,7 @@ __device__ __forceinline__ const uint16_t* strip_values(const Strip& strip, int 
 // before. Tokens that are not visible are not read: they may be NaN, and 0 * NaN is NaN.
 template <typename C>
 __device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane,
-                                          WarpBuffers<C>& buffers) {
+                                          StripBuffers<C>& buffers) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane,
 // The same for its values.
 template <typename C>
 __device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_offset, int32_t lane,
-                                            WarpBuffers<C>& buffers) {
+                                            StripBuffers<C>& buffers) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
@@ -111,8 +111,8 @@ __device__ __forceinline__ void copy_strip(const Strip& strip, int64_t values_of
                                            const uint16_t* queries, int32_t num_heads, int32_t lane,
                                            WarpBuffers<C>& buffers) {
   copy_rows<C, C::kHeads>(queries, num_heads, lane, buffers.queries);
-  copy_keys(strip, lane, buffers);
-  copy_values(strip, values_offset, lane, buffers);
+  copy_keys(strip, lane, buffers.strips[0]);
+  copy_values(strip, values_offset, lane, buffers.strips[0]);
 }
 
 // Loads the queries from shared memory as right operands, in the layout of Queries.
@@ -291,7 +291,7 @@ __device__ __forceinline__ void begin(const float* resumed_strip, bool resumes,
 // Scores of the strip's visible tiles. REQUIRES: the copy of its keys has ended.
 template <typename C>
 __device__ __forceinline__ void score_strip(const DecodeParams& p, const Strip& strip, int32_t lane,
-                                            const WarpBuffers<C>& buffers,
+                                            const StripBuffers<C>& buffers,
                                             const Queries<C>& queries, Scores<C>& scores) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
@@ -304,7 +304,7 @@ __device__ __forceinline__ void score_strip(const DecodeParams& p, const Strip& 
 // Softmax and P V tile by tile, so that a list's cut between two tiles changes nothing.
 template <typename C>
 __device__ __forceinline__ void attend_strip(const DecodeParams& p, const Strip& strip,
-                                             int32_t lane, const WarpBuffers<C>& buffers,
+                                             int32_t lane, const StripBuffers<C>& buffers,
                                              Scores<C>& scores, Partial<C>& partial) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
@@ -318,25 +318,42 @@ __device__ __forceinline__ void attend_strip(const DecodeParams& p, const Strip&
   }
 }
 
-// Computes a strip whose copies copy_strip has started: waits for the keys, then for the values.
-template <typename C>
-__device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip& strip,
-                                              const float* resumed_strip, bool resumes,
-                                              int32_t lane, WarpBuffers<C>& buffers,
-                                              Partial<C>& partial) {
-  wait_for_copies_but<1>();
+// Waits for the copies of queries and of a strip's keys, after which `kLater` groups of copies were
+// started, and loads the queries.
+template <typename C, int kLater>
+__device__ __forceinline__ void wait_for_queries(const WarpBuffers<C>& buffers, int32_t lane,
+                                                 Queries<C>& queries) {
+  wait_for_copies_but<kLater>();
   __syncwarp();
-  Queries<C> queries;
   if constexpr (C::kCodedKeys) {
     load_queries_of_codes<C>(buffers.queries, lane, queries);
   } else {
     load_queries(buffers.queries, lane, queries);
   }
+}
+
+// Waits for the values of a strip, after which those of another may have been started.
+template <typename C>
+__device__ __forceinline__ void wait_for_values(bool is_last) {
+  if (C::kStripsOfWarp == 2 && !is_last) {
+    wait_for_copies_but<2>();
+  } else {
+    wait_for_copies_but<0>();
+  }
+  __syncwarp();
+}
+
+// Computes a strip whose keys are there. `is_last`: no copies were started after its values.
+template <typename C>
+__device__ __forceinline__ void compute_strip(const DecodeParams& p, const Strip& strip,
+                                              const Queries<C>& queries, const float* resumed_strip,
+                                              bool resumes, int32_t lane,
+                                              const StripBuffers<C>& buffers, bool is_last,
+                                              Partial<C>& partial) {
   Scores<C> scores;
   score_strip(p, strip, lane, buffers, queries, scores);
   begin(resumed_strip, C::kListed && resumes, partial);
-  wait_for_copies_but<0>();
-  __syncwarp();
+  wait_for_values<C>(is_last);
   attend_strip(p, strip, lane, buffers, scores, partial);
 }
 

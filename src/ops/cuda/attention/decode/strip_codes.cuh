@@ -1,7 +1,7 @@
 // Tiles of codes in the strips of decode attention (strip.cuh): copied as they lie, and turned into
 // operands of the products in registers.
 //
-// The scale of a token is left out of its codes, which then cost 36 instructions for 16 numbers,
+// The scale of a token is left out of its codes, which then cost 32 instructions for 16 numbers,
 // and goes to its scores and weights. That is exact, so the sums have the bits of those over bf16.
 //
 // ldmatrix moves two codes where it moves a bf16, so a lane has four neighbouring channels of a
@@ -42,7 +42,11 @@ struct TurnedWord {
 };
 __device__ __forceinline__ TurnedWord turn_word(const KvCodec& codec, uint32_t word) {
   constexpr uint32_t kPower = 0x7f007f00u;  // 2^127
-  const uint32_t even = (word << 8 & 0x80008000u) | (word & 0x007f007fu) << (8 - codec.shift);
+  // Their signs fill the bytes beside them, so that a shift leaves a sign in its place, too.
+  uint32_t beside_signs;
+  asm("prmt.b32 %0, %1, 0, 0xa280;" : "=r"(beside_signs) : "r"(word));
+  const uint32_t even =
+      beside_signs << (8 - codec.shift) & (0x80008000u | 0x007f007fu << (8 - codec.shift));
   const uint32_t odd = (word & 0x80008000u) | (word & 0x7f007f00u) >> codec.shift;
   return {.even = multiply_pairs(even, kPower), .odd = multiply_pairs(odd, kPower)};
 }

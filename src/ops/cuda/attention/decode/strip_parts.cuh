@@ -27,6 +27,9 @@ struct Config {
   static constexpr bool kCodedValues = kHasCodedValues<kCodes>;
   // Heads so wide that keys and values take turns in the same memory (strip_wide.cuh).
   static constexpr bool kIsWide = kHeadDim > 128;
+  // Strips that a warp has in shared memory at once: tiles of codes take half of it.
+  static constexpr int kStripsOfWarp =
+      kCodes == KvCodes::kAll && !kListed && !kIsWide && kHeadTiles == 1 ? 2 : 1;
   static constexpr int kHeads = kHeadTiles * kHeadsPerTile;
   static constexpr int kSteps = kHeadDim / 16;  // of a product with K; row tiles of one with V
   static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
@@ -73,17 +76,26 @@ using KeyTile = std::conditional_t<C::kCodedKeys, CodedTile<C>, Rows<C>>;
 template <typename C>
 using ValueTile = std::conditional_t<C::kCodedValues, CodedTile<C>, Rows<C>>;
 
-// Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
-// Its rows are padded so that the lanes of a store are in different banks. Copies of queries need
-// the alignment: copy_rows turns bits of an address.
-template <typename C, bool kIsWide = C::kIsWide>
-struct alignas(128) WarpBuffers {
-  uint16_t queries[C::kHeads][C::kHeadDim];
+// Shared memory of a strip: keys and values, and after the values are used the strip's acc. Its
+// rows are padded so that the lanes of a store are in different banks.
+template <typename C>
+struct StripBuffers {
   KeyTile<C> keys[kTiles];
   union {
     ValueTile<C> values[kTiles];
     float acc[C::kHeads][C::kRowFloats];
   };
+};
+
+// Shared memory of a warp. Copies of rows need the alignment: copy_rows turns bits of an address.
+template <typename C, bool kIsWide = C::kIsWide>
+struct alignas(128) WarpBuffers {
+  uint16_t queries[C::kHeads][C::kHeadDim];
+  StripBuffers<C> strips[C::kStripsOfWarp];
+
+  __device__ __forceinline__ float (&acc(int strip = 0))[C::kHeads][C::kRowFloats] {
+    return strips[strip].acc;
+  }
 };
 
 // Of wide heads: keys, in their place values, and then acc. Queries are loaded into registers.
@@ -96,8 +108,10 @@ template <typename C>
 struct alignas(128) WarpBuffers<C, true> {
   union {
     TilePlace<C> tiles[kTiles];
-    float acc[C::kHeads][C::kRowFloats];
+    float sums[C::kHeads][C::kRowFloats];
   };
+
+  __device__ __forceinline__ float (&acc())[C::kHeads][C::kRowFloats] { return sums; }
 };
 
 // A warp's tokens of a window; `visible` tokens of each tile are seen, from its first.

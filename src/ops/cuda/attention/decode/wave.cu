@@ -106,26 +106,6 @@ __device__ __forceinline__ Source find_source(const DecodeParams& p, const Seque
   return source;
 }
 
-// Adds up the strips of a window and writes its result.
-template <typename C>
-__device__ __forceinline__ void store_window(const DecodeParams& p, const Task& task,
-                                             const float2 (*max_sums)[C::kHeads],
-                                             const float* accs) {
-  constexpr int32_t kQuads = C::kHeadDim / 4;
-  const int32_t stride = p.group * C::kRowFloats;
-  for (int32_t i = threadIdx.x; i < p.group * kQuads; i += kThreads) {
-    const int32_t head = i / kQuads;
-    const int32_t channel = i % kQuads * 4;
-    float2 max_sum;
-    const float4 acc =
-        sum_of_window<C>(max_sums, accs + head * C::kRowFloats + channel, stride, head, max_sum);
-    const int64_t index =
-        partial_index(p, task.round_seq, task.kv_head * p.group + head, task.window);
-    *reinterpret_cast<float4*>(p.partial_acc + index * C::kHeadDim + channel) = acc;
-    if (channel == 0) p.partial_max_sum[index] = max_sum;
-  }
-}
-
 // Floats of one buffer of strip results, after those of the warps in shared memory. Two buffers
 // alternate: a warp may finish its strip of the next window while others still add up the last one.
 template <typename C>
@@ -139,23 +119,22 @@ template <typename C>
 __device__ __forceinline__ void compute_and_prefetch(const DecodeParams& p, const Strip& strip,
                                                      const Source& next, int32_t lane,
                                                      WarpBuffers<C>& buffers, Partial<C>& partial) {
-  wait_for_copies_but<1>();
-  __syncwarp();
   Queries<C> queries;
-  load_queries(buffers.queries, lane, queries);
+  wait_for_queries<C, 1>(buffers, lane, queries);
   Scores<C> scores;
-  score_strip(p, strip, lane, buffers, queries, scores);
+  score_strip(p, strip, lane, buffers.strips[0], queries, scores);
   __syncwarp();
   if (next.queries != nullptr) {
     copy_rows<C, C::kHeads>(next.queries, p.group, lane, buffers.queries);
   }
-  copy_keys(next.strip, lane, buffers);
+  copy_keys(next.strip, lane, buffers.strips[0]);
   begin<C>(nullptr, false, partial);
   wait_for_copies_but<1>();
   __syncwarp();
-  attend_strip(p, strip, lane, buffers, scores, partial);
+  attend_strip(p, strip, lane, buffers.strips[0], scores, partial);
   __syncwarp();
-  copy_values(next.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, lane, buffers);
+  copy_values(next.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, lane,
+              buffers.strips[0]);
 }
 
 // grid: as many blocks as there are multiprocessors, or windows.
@@ -189,7 +168,9 @@ __global__ void __launch_bounds__(kThreads, 1) decode_wave(const DecodeParams p)
     store_strip(p.group, lane, partial, acc + warp * p.group * C::kRowFloats, max_sums[turn][warp]);
     __syncthreads();
     // No barrier after it: the next window's strips go to the other buffer.
-    store_window<C>(p, task, max_sums[turn], acc);
+    const int32_t stride = p.group * C::kRowFloats;
+    store_window<C>(p, task.round_seq, task.kv_head * p.group, p.group, task.window, max_sums[turn],
+                    {acc, stride, kMaxWarps * stride});
     task = next;
     number += static_cast<int32_t>(gridDim.x);
     next = sequences.task(number);
