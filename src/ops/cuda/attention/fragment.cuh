@@ -15,6 +15,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/cuda/attention/prefill/params.h"
+#include "ops/cuda/instructions.cuh"
 
 namespace sluice::cuda {
 
@@ -194,13 +195,6 @@ __device__ __forceinline__ void mask_scores(const RowPair& rows, int32_t tile_be
       if (8 * j + 1 >= visible) s[4 * j + 2 * r + 1] = -INFINITY;
     }
   }
-}
-
-// 2^x to 2 ulp; 2^-inf is 0.
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // The maximum over the 4 lanes that share two rows; all of them get it.

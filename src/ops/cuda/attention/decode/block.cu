@@ -182,12 +182,8 @@ template <typename C>
 __device__ __forceinline__ bool compute_window(const DecodeParams& p, const Place& place, Half half,
                                                Strips<C>& strips, WarpBuffers<C>* buffers) {
   // Values that depend on the thread are computed again for each half: kept in registers they would
-  // spill. The asm hides that threadIdx.x does not change.
-  const auto this_thread = [] {
-    int32_t thread = threadIdx.x;
-    asm volatile("" : "+r"(thread));
-    return thread;
-  };
+  // spill.
+  const auto this_thread = [] { return hidden(static_cast<int32_t>(threadIdx.x)); };
   const int32_t index = p.first_window + half.window;
   const int32_t block = block_of_window<C::kListed>(p, place.seq, index);
   const DecodeRow row = decode_row(p, place.seq);
@@ -220,9 +216,8 @@ __device__ __forceinline__ bool compute_window(const DecodeParams& p, const Plac
 // tiles of its query heads) x sequences of the round.
 template <typename C>
 __global__ void __launch_bounds__(kMaxWarps* kWarpThreads, 3) decode_windows(const DecodeParams p) {
-  extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Strips<C> strips;
-  auto* buffers = reinterpret_cast<WarpBuffers<C>*>(shared);
+  auto* buffers = reinterpret_cast<WarpBuffers<C>*>(dynamic_shared_memory());
   const Place place = make_place<C>(p);
   let_next_kernel_start();
   // Few windows: neighbouring blocks compute the halves of one.

@@ -311,13 +311,12 @@ __device__ __forceinline__ void replace_queries(const uint16_t* source, int32_t 
 template <typename C, Pages kPages, bool kZones>
 __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
     decode_listed_windows(const DecodeParams p) {
-  extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Dealt dealt;
   let_next_kernel_start();
   const Place place = make_place<C>(p);
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t warp = threadIdx.x / kWarpThreads;
-  Ring<C>& ring = reinterpret_cast<Ring<C>*>(shared)[warp];
+  Ring<C>& ring = reinterpret_cast<Ring<C>*>(dynamic_shared_memory())[warp];
   const DecodeRow row = decode_row(p, place.seq);
   wait_for_earlier_work();
   const List list = make_list(p, row, place.seq, place.kv_head);

@@ -17,6 +17,7 @@
 
 #include "ops/cuda/attention/decode/strip_parts.cuh"
 #include "ops/cuda/attention/decode/strip_products.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/kv_codec.cuh"
 #include "ops/cuda/shared_copy.cuh"
 
@@ -42,11 +43,9 @@ struct TurnedWord {
 };
 __device__ __forceinline__ TurnedWord turn_word(const KvCodec& codec, uint32_t word) {
   constexpr uint32_t kPower = 0x7f007f00u;  // 2^127
-  // Their signs fill the bytes beside them, so that a shift leaves a sign in its place, too.
-  uint32_t beside_signs;
-  asm("prmt.b32 %0, %1, 0, 0xa280;" : "=r"(beside_signs) : "r"(word));
+  // A shift of these leaves a sign in its place, too.
   const uint32_t even =
-      beside_signs << (8 - codec.shift) & (0x80008000u | 0x007f007fu << (8 - codec.shift));
+      extend_signs(word) << (8 - codec.shift) & (0x80008000u | 0x007f007fu << (8 - codec.shift));
   const uint32_t odd = (word & 0x80008000u) | (word & 0x7f007f00u) >> codec.shift;
   return {.even = multiply_pairs(even, kPower), .odd = multiply_pairs(odd, kPower)};
 }

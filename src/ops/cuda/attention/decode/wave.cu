@@ -140,12 +140,11 @@ __device__ __forceinline__ void compute_and_prefetch(const DecodeParams& p, cons
 // grid: as many blocks as there are multiprocessors, or windows.
 template <typename C>
 __global__ void __launch_bounds__(kThreads, 1) decode_wave(const DecodeParams p) {
-  extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float2 max_sums[2][kWarps][C::kHeads];
   let_next_kernel_start();
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarpThreads);
-  auto* buffers = reinterpret_cast<WarpBuffers<C>*>(shared);
+  auto* buffers = reinterpret_cast<WarpBuffers<C>*>(dynamic_shared_memory());
   auto* accs = reinterpret_cast<float*>(buffers + kWarps);
   const Sequences sequences(p, lane);
   auto number = static_cast<int32_t>(blockIdx.x);

@@ -9,6 +9,7 @@
 #include "ops/cuda/attention/decode/choice.h"
 #include "ops/cuda/attention/decode/params.h"
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/kv_codec.cuh"
 
 namespace sluice::cuda {
@@ -16,17 +17,6 @@ namespace sluice::cuda {
 inline constexpr int32_t kTileTokens = 16;
 inline constexpr int32_t kStripTokens = 32;  // of a window, computed from the empty state
 inline constexpr float kLog2E = 1.4426950408889634f;
-
-// A load that is issued at this point: the compiler would otherwise move it after the wait for
-// another load, and copy the number to uniform registers.
-__device__ __forceinline__ int32_t load_now(const int32_t* source) {
-  int32_t value;
-  asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
-  return value;
-}
-
-// Makes the compiler compute an address here, before a wait, and not after it.
-__device__ __forceinline__ void keep_here(const void* address) { asm volatile("" ::"l"(address)); }
 
 // The row of a sequence and what it sees of the run.
 struct DecodeRow {
@@ -77,11 +67,7 @@ __device__ inline int64_t partial_index(const DecodeParams& p, int32_t round_seq
 
 // exp(value - reference); 0 for -inf and any finite reference.
 __device__ __forceinline__ float exp_of_difference(float value, float reference) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;"
-      : "=f"(result)
-      : "f"(__fmul_rn(__fsub_rn(value, reference), kLog2E)));
-  return result;
+  return exp2_approx(__fmul_rn(__fsub_rn(value, reference), kLog2E));
 }
 
 // The reference of exponentials: the maximum, or 0 while it is -inf, since -inf - -inf is NaN.

@@ -1,0 +1,25 @@
+// A stream of lanes: its GPU has three multiprocessors, so that blocks take several windows.
+//
+// Thread rule: a value.
+#pragma once
+
+#include "core/error.h"
+#include "ops/lanes/lanes.h"
+
+namespace sluice {
+
+class CudaStream {
+ public:
+  struct Properties {
+    int multiProcessorCount = 3;
+    int major = 9;
+  };
+  struct LaneDevice {
+    Properties properties() const { return {}; }
+  };
+  LaneDevice cuda_device() const { return {}; }
+};
+
+inline void check_cuda(int error, const char* what) { SLUICE_CHECK(error == 0, "{}", what); }
+
+}  // namespace sluice
