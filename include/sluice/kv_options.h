@@ -58,7 +58,8 @@ struct KvOptions {
   // Device memory for copies of host KV that need no transfer: all blocks, hot pages or resident
   // blocks (docs/offload.md). Empty: what gpu_memory_utilization leaves on a GPU, none on a CPU.
   std::optional<size_t> device_bytes;
-  // Slots of the ring through which offloaded KV flows. Empty: kDefaultKvSlots for each rank.
+  // Slots of the ring through which offloaded KV flows. Empty: kDefaultKvSlots, on GPUs for each
+  // rank.
   std::optional<int32_t> num_slots;
   std::optional<int32_t> slot_blocks;  // blocks in a slot; empty: 4096 tokens, 32768 on a GPU
   // Blocks are loaded by copies if the runs of neighbouring host blocks have at least this many
@@ -124,7 +125,7 @@ inline constexpr std::array kKvOffloadRows = {
     option_row<&KvOptions::num_slots>({.name = "num_kv_slots",
                                        .min = kMinKvSlots,
                                        .max = kMaxKvSlots,
-                                       .when_unset = "4 for each rank",
+                                       .when_unset = "4, on GPUs for each rank",
                                        .help = "slots through which offloaded KV flows, 2 to 64"}),
     option_row<&KvOptions::slot_blocks>({.name = "kv_slot_blocks",
                                          .min = 1,

@@ -200,10 +200,11 @@ int32_t choose_slot_blocks(const PlanInput& input, const EnginePlan& plan) {
 // A slot has the heads of a rank alone. So with the slots of all ranks the ring of a card has the
 // bytes that it has with one rank. They are needed: cards that copy at once share the host's
 // memory, their loads end less evenly, and each layer waits for the last one
-// (docs/measured/ranks.md).
-int32_t choose_num_slots(const EngineOptions& options) {
-  const int32_t by_ranks = kDefaultKvSlots * options.tensor_parallel_size;
-  return options.kv.num_slots.value_or(std::min(by_ranks, kMaxKvSlots));
+// (docs/measured/ranks.md). On a CPU each slot is a thread.
+int32_t choose_num_slots(const PlanInput& input) {
+  const bool is_card = input.device.kind() == DeviceKind::kCuda;
+  const int32_t by_ranks = kDefaultKvSlots * (is_card ? input.options.tensor_parallel_size : 1);
+  return input.options.kv.num_slots.value_or(std::min(by_ranks, kMaxKvSlots));
 }
 
 // One for each sequence, a few more so that full ones have time to leave, and those that draft rows
@@ -218,12 +219,11 @@ int32_t choose_num_tails(const PlanInput& input, const EnginePlan& plan) {
 
 // The ring, the stage and the tails; no residents yet, which get what the rest leaves.
 OffloadedLimits choose_offloaded(const PlanInput& input, const EnginePlan& plan) {
-  const EngineOptions& options = input.options;
   const SchedulerLimits& scheduler = plan.passes.scheduler;
   const auto stage_blocks = static_cast<int32_t>(
       blocks_for_tokens(scheduler.max_num_batched_tokens, plan.kv_layout.block.block_tokens));
   return {.sizes = {.num_host_blocks = plan.num_blocks,
-                    .num_slots = choose_num_slots(options),
+                    .num_slots = choose_num_slots(input),
                     .slot_blocks = choose_slot_blocks(input, plan),
                     .stage_blocks = stage_blocks,
                     .num_tails = choose_num_tails(input, plan)},
