@@ -1,7 +1,6 @@
 // sluice-lab turns: measures the wait for the first token of a long prompt, of a second turn after
 // it, and, with a KV store, of a second turn after a restart. Runs on the main thread.
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "cli/interrupt.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "core/clock.h"
 #include "lab/commands.h"
 
 namespace sluice::lab {
@@ -24,10 +24,6 @@ using namespace cli;  // what programs print and read
 namespace {
 
 using Tokens = std::vector<int32_t>;
-
-int64_t now_ns() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // One request.
 struct Turn {
@@ -108,7 +104,7 @@ class TurnsRig {
     params.max_tokens = command_.output_tokens;
     GenerateOptions options;
     options.should_cancel = interrupted;
-    const int64_t start_ns = now_ns();
+    const int64_t start_ns = steady_ns();
     const RequestOutput output = llm_->generate({prompt}, params, options).front();
     if (interrupted()) throw Interrupted();
     prompt.insert(prompt.end(), output.token_ids.begin(), output.token_ids.end());

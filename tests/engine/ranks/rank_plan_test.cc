@@ -1,5 +1,6 @@
 // Plans of several ranks: what GPUs take for their sums, how little memory one of them may have,
 // and what more of them gain.
+#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -57,6 +58,21 @@ TEST(RankPlan, ARingHasItsBytesWithAnyNumberOfRanks) {
   // The stage alone is divided: its tokens are those of a pass.
   EXPECT_LE(ring(2), ring(1));
   EXPECT_GT(ring(2), ring(1) / 4 * 3);
+}
+
+// There a slot is a thread, and copies share nothing but memory.
+TEST(RankPlan, ARingOfACpuHasAsManySlotsWithMoreRanks) {
+  const auto ring = [](std::optional<int32_t> num_slots) {
+    EngineOptions options;
+    options.model = testing::source_dir() / "models/needle";
+    options.device = "cpu";
+    options.tensor_parallel_size = 2;
+    options.kv.offload = KvOffload::kChunked;
+    options.kv.num_slots = num_slots;
+    return bytes_of(plan_memory(options), "KV ring and stage");
+  };
+  EXPECT_EQ(ring(std::nullopt), ring(4));
+  EXPECT_NE(ring(std::nullopt), ring(8));
 }
 
 // Measured on two H200s: 1.53 for the 8B shape after 1K tokens, 0.74 to 0.9 for the 0.6B shape; on

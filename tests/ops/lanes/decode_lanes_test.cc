@@ -16,82 +16,40 @@
 
 #include "ops/cuda/attention/decode/kernels.h"
 #include "ops/cuda/attention/decode/window.cuh"
-#include "ops/kv_rounding.h"
+#include "ops/rounded_blocks.h"
 
 namespace sluice::cuda {
 namespace {
 
+using testing::as_bf16;
+using testing::blocks_like;
+using testing::for_each_token;
+using testing::Machine;
+using testing::put_row;
+using testing::random_bf16;
+
 constexpr int32_t kBlockTokens = 512;
 constexpr int32_t kNumKvHeads = 2;
 
-std::vector<uint16_t> random_bf16(size_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  std::vector<uint16_t> values(count);
-  for (uint16_t& value : values) value = BFloat16(normal(generator)).bits;
-  return values;
-}
-
-// Aligned memory of its own.
-class Blocks {
- public:
-  Blocks(int32_t num_blocks, const KvBlockShape& shape)
-      : bytes_(static_cast<size_t>(num_blocks) * shape.block_bytes() + 16) {
-    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
-    view_ = {.base = bytes_.data() + (16 - address % 16) % 16,
-             .stride_bytes = shape.block_bytes(),
-             .num_blocks = num_blocks,
-             .shape = shape};
-  }
-  const KvBlocksView& view() const { return view_; }
-
- private:
-  std::vector<std::byte> bytes_;
-  KvBlocksView view_;
-};
-
-// Calls fn(block, head, token) for every place of a token.
-template <typename Fn>
-void for_each_token(const KvBlocksView& kv, const Fn& fn) {
-  for (int32_t block = 0; block < kv.num_blocks; ++block) {
-    for (int32_t head = 0; head < kv.shape.num_kv_heads; ++head) {
-      for (int32_t token = 0; token < kv.shape.block_tokens; ++token) fn(block, head, token);
-    }
-  }
+std::vector<uint16_t> random_row(int64_t count, uint32_t seed) {
+  std::vector<uint16_t> row;
+  for (const BFloat16 value : random_bf16(count, seed)) row.push_back(value.bits);
+  return row;
 }
 
 // Random keys and values, rounded to the element of the shape.
-Blocks random_blocks(int32_t num_blocks, const KvBlockShape& shape, uint32_t seed) {
-  Blocks blocks(num_blocks, shape);
-  const KvBlocksView& kv = blocks.view();
-  const auto put = [&](const KvHalf& half, std::byte* to, int32_t token) {
-    const std::vector<uint16_t> row = random_bf16(static_cast<size_t>(shape.head_dim), ++seed);
-    std::byte* place = to + half.row_offset(token);
-    if (half.element == KvElement::kBFloat16)
-      return void(std::memcpy(place, row.data(), half.row_bytes()));
-    to[half.scale_offset(token)] = std::byte{
-        round_kv_row(half.element, row.data(), half.head_dim, reinterpret_cast<uint8_t*>(place))};
-  };
+KvBlocksView random_blocks(Machine& machine, int32_t num_blocks, const KvBlockShape& shape,
+                           uint32_t seed) {
+  const KvBlocksView kv = blocks_like(machine, {.num_blocks = num_blocks, .shape = shape},
+                                      shape.element, shape.keys_in_bf16);
   for_each_token(kv, [&](int32_t block, int32_t head, int32_t token) {
-    put(shape.keys(), kv.keys<std::byte>(block, head), token);
-    put(shape.values(), kv.values<std::byte>(block, head), token);
+    const auto put = [&](const KvHalf& half, std::byte* to) {
+      put_row(half, random_row(shape.head_dim, ++seed).data(), to, token);
+    };
+    put(shape.keys(), kv.keys<std::byte>(block, head));
+    put(shape.values(), kv.values<std::byte>(block, head));
   });
-  return blocks;
-}
-
-// What they stand for.
-Blocks as_bf16(const KvBlocksView& kv) {
-  KvBlockShape shape = kv.shape;
-  shape.element = KvElement::kBFloat16;
-  shape.keys_in_bf16 = false;
-  Blocks blocks(kv.num_blocks, shape);
-  const KvBlocksView& to = blocks.view();
-  for_each_token(kv, [&](int32_t block, int32_t head, int32_t token) {
-    const auto count = static_cast<size_t>(shape.head_dim);
-    copy_key(kv, block, head, token, {to.keys<BFloat16>(block, head, token), count});
-    copy_value(kv, block, head, token, {to.values<BFloat16>(block, head, token), count});
-  });
-  return blocks;
+  return kv;
 }
 
 // One row at the end of a run of `num_tokens`, and the windows that a kernel computes for it.
@@ -101,7 +59,7 @@ class Row {
       : kv_(kv),
         num_tokens_(num_tokens),
         group_(group),
-        queries_(random_bf16(static_cast<size_t>(num_heads() * kv.shape.head_dim) + 8, 99)),
+        queries_(random_row(int64_t{num_heads()} * kv.shape.head_dim + 8, 99)),
         table_(static_cast<size_t>(kv.num_blocks)) {
     for (int32_t i = 0; i < kv.num_blocks; ++i) {
       table_[static_cast<size_t>(i)] = kv.num_blocks - 1 - i;  // in another order
@@ -210,7 +168,7 @@ class Row {
     return queries_.data() + (16 - address % 16) % 16 / sizeof(uint16_t);
   }
 
-  const KvBlocksView& kv_;
+  KvBlocksView kv_;
   int32_t num_tokens_;
   int32_t group_;
   std::vector<uint16_t> queries_;
@@ -232,11 +190,12 @@ std::vector<KvBlockShape> shapes_of(int32_t head_dim) {
 
 // Weights are bf16, so an output is off by some 2^-9 of values of about 1.
 TEST(DecodeLanes, MatchDoublePrecision) {
+  Machine machine(1);
   for (const auto& [head_dim, group, num_tokens] :
        {std::tuple{128, 4, 700}, {64, 3, 530}, {256, 2, 270}, {128, 10, 140}, {64, 12, 5}}) {
     for (const KvBlockShape& shape : shapes_of(head_dim)) {
-      const Blocks blocks = random_blocks(2, shape, 7);
-      const Row row(blocks.view(), num_tokens, group);
+      const KvBlocksView blocks = random_blocks(machine, 2, shape, 7);
+      const Row row(blocks, num_tokens, group);
       const Row::Windows windows = row.compute(launch_decode_windows);
       for (int32_t head = 0; head < row.num_heads(); ++head) {
         const std::vector<double> got = row.sum_of(windows, head);
@@ -252,13 +211,14 @@ TEST(DecodeLanes, MatchDoublePrecision) {
 
 // At the ends of halves and of windows.
 TEST(DecodeLanes, CodesHaveTheBitsOfWhatTheyStandFor) {
+  Machine machine(1);
   for (const auto& [head_dim, group, num_tokens] :
        {std::tuple{128, 4, 700}, {64, 8, 384}, {128, 8, 257}, {256, 3, 300}, {64, 11, 129}}) {
     for (const KvBlockShape& shape : shapes_of(head_dim)) {
-      const Blocks blocks = random_blocks(2, shape, 11);
-      const Blocks plain = as_bf16(blocks.view());
-      const Row coded(blocks.view(), num_tokens, group);
-      const Row bf16(plain.view(), num_tokens, group);
+      const KvBlocksView blocks = random_blocks(machine, 2, shape, 11);
+      const KvBlocksView plain = as_bf16(machine, blocks);
+      const Row coded(blocks, num_tokens, group);
+      const Row bf16(plain, num_tokens, group);
       EXPECT_TRUE(coded.compute(launch_decode_windows) == bf16.compute(launch_decode_windows))
           << kv_block_element_name(shape) << ", head_dim " << head_dim << ", " << num_tokens;
     }
@@ -266,19 +226,22 @@ TEST(DecodeLanes, CodesHaveTheBitsOfWhatTheyStandFor) {
 }
 
 TEST(DecodeLanes, WavesHaveTheBitsOfBlocks) {
+  Machine machine(1);
   for (const auto& [head_dim, group, num_tokens] :
        {std::tuple{128, 4, 1000}, {64, 8, 532}, {128, 1, 5}}) {
-    const Blocks blocks = random_blocks(2, shape_of(head_dim, KvElement::kBFloat16), 13);
-    const Row row(blocks.view(), num_tokens, group);
+    const KvBlocksView blocks =
+        random_blocks(machine, 2, shape_of(head_dim, KvElement::kBFloat16), 13);
+    const Row row(blocks, num_tokens, group);
     EXPECT_TRUE(row.compute(launch_decode_wave) == row.compute(launch_decode_windows)) << head_dim;
   }
 }
 
 // Halves that are records of their own are added up as those that one block computes.
 TEST(DecodeLanes, RecordsHaveTheBitsOfWindows) {
+  Machine machine(1);
   for (const KvBlockShape& shape : shapes_of(128)) {
-    const Blocks blocks = random_blocks(2, shape, 17);
-    const Row row(blocks.view(), 600, 4);
+    const KvBlocksView blocks = random_blocks(machine, 2, shape, 17);
+    const Row row(blocks, 600, 4);
     const Row::Windows whole = row.compute(launch_decode_windows);
     const Row::Windows halves = row.compute(launch_decode_windows, kMaxWindowTokens, 2);
     for (size_t i = 0; i < whole.max_sums.size(); ++i) {
