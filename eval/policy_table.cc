@@ -7,12 +7,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/table.h"
 #include "cli/units.h"
 #include "eval/ruler_tasks.h"
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice::eval {
 

@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/printable.h"
 #include "eval/ruler_tasks.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice::eval {
 namespace {

@@ -5,13 +5,13 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/engine_session.h"
 #include "cli/exit_codes.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 #include "lab/commands.h"
 #include "sluice/inspect.h"
 

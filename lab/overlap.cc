@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/engine_session.h"
@@ -19,6 +18,7 @@
 #include "cli/units.h"
 #include "engine/llm_engine.h"
 #include "io/file.h"
+#include "io/json_type.h"
 #include "io/model_file.h"
 #include "lab/commands.h"
 #include "lab/lists/hot_page_tally.h"

@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/engine_session.h"
 #include "cli/exit_codes.h"
@@ -17,6 +16,7 @@
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 #include "lab/commands.h"
 #include "lab/lists/list_file.h"
 #include "lab/lists/replayed_lists.h"

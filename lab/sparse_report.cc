@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/options/named_policies.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 
 namespace sluice::lab {
 

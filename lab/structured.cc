@@ -6,7 +6,6 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/engine_session.h"
@@ -14,6 +13,7 @@
 #include "cli/interrupt.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 #include "lab/commands.h"
 
 namespace sluice::lab {

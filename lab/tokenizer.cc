@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/engine_session.h"
@@ -16,6 +15,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "io/file.h"
+#include "io/json_type.h"
 #include "io/model_directory.h"
 #include "io/model_file.h"
 #include "lab/commands.h"

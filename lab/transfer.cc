@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/engine_session.h"
 #include "cli/exit_codes.h"
@@ -14,6 +13,7 @@
 #include "cli/units.h"
 #include "core/error.h"
 #include "engine/plan/transfer_choice.h"
+#include "io/json_type.h"
 #include "lab/commands.h"
 
 namespace sluice::lab {

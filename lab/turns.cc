@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/engine_session.h"
@@ -15,6 +14,7 @@
 #include "cli/table.h"
 #include "cli/units.h"
 #include "core/clock.h"
+#include "io/json_type.h"
 #include "lab/commands.h"
 
 namespace sluice::lab {

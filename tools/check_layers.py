@@ -3,12 +3,12 @@
 
 A folder of src/ may include only folders of a smaller rank (docs/architecture.md has the table), the
 public headers include only each other, there are no include cycles, CUDA headers stay under */cuda/,
-and preprocessor conditions stay in one pair of files. Public headers have ranks, too: those that
-only hold values have the lowest, and the roof (the classes that the engine implements) may be
-included only by the engine and by folders above it. Files of src/ and
-include/ include nothing of ABOVE. Every op of src/ops states its contract: a sentence
-and the slots of OP_SLOTS, none of them empty. Also: line length, file length, #pragma once, and no
-absolute path of a developer's machine.
+preprocessor conditions stay in one pair of files, and some headers of others are included through one
+of ours (WRAPPED). Public headers have ranks, too: those that only hold values have the lowest, and the
+roof (the classes that the engine implements) may be included only by the engine and by folders above
+it. Files of src/ and include/ include nothing of ABOVE. Every op of src/ops states its contract: a
+sentence and the slots of OP_SLOTS, none of them empty. Also: line length, file length, #pragma once,
+and no absolute path of a developer's machine.
 
     python3 tools/check_layers.py [--root DIR]     prints one line per finding; exit 1 if there is one
 """
@@ -39,6 +39,8 @@ TEXT_SUFFIXES = CXX_SUFFIXES | {".py", ".sh", ".cmake", ".md", ".txt", ".json", 
 MAX_COLUMNS = 100
 MAX_PYTHON_COLUMNS = 120
 MAX_LINES = 450
+# Headers that only one header of the tree may include, since it declares what must not be compiled again.
+WRAPPED = {"nlohmann/json.hpp": "src/io/json_type.h"}
 # Folders with code and scripts.
 MADE_HERE = {"build", "out", "__pycache__"}
 # The only file that may have preprocessor conditions.
@@ -135,6 +137,8 @@ class Checker:
                 self.edges.setdefault(path, []).append((target, line))
             if CUDA_HEADER.match(name) and "/cuda/" not in path and not target:
                 self.report(path, line, f"<{name}> belongs under a cuda/ folder")
+            if path != WRAPPED.get(name, path):
+                self.report(path, line, f"include {WRAPPED[name]} instead of <{name}>")
             if folder:
                 self.check_rank(path, line, folder, name)
 

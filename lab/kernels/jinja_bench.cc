@@ -6,8 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "report.h"
 #include "tokenizer/jinja/template.h"
 

@@ -2,11 +2,11 @@
 #include "lab/lists/replayed_lists.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/units.h"
 #include "core/printable.h"
 #include "engine/plan/engine_plan.h"
+#include "io/json_type.h"
 #include "lab/lists/list_replay.h"
 
 namespace sluice::lab {

@@ -9,7 +9,6 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "attention/policy_pair.h"
 #include "cli/bench/measure.h"
@@ -22,6 +21,7 @@
 #include "cli/units.h"
 #include "engine/llm_engine.h"
 #include "io/file.h"
+#include "io/json_type.h"
 #include "io/model_file.h"
 #include "lab/commands.h"
 #include "lab/recall/recall_masks.h"

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/kv_run.h"
 #include "cli/engine_session.h"
@@ -12,6 +11,7 @@
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 #include "io/model_file.h"
 #include "lab/commands.h"
 #include "lab/lists/list_file.h"

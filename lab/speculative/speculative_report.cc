@@ -2,11 +2,11 @@
 #include "lab/speculative/speculative_report.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/kv_run.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 
 namespace sluice::lab {
 

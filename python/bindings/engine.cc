@@ -4,12 +4,12 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <nlohmann/json.hpp>
 
 #include "bind.h"
 #include "core/error.h"
 #include "counts.h"
 #include "exclusive.h"
+#include "io/json_type.h"
 #include "options.h"
 #include "text/json_text.h"
 #include "text/observations_json.h"

@@ -1,9 +1,9 @@
 // What is known without a loaded model: its files, its memory plan, and this build.
 #include <nanobind/stl/string.h>
-#include <nlohmann/json.hpp>
 
 #include "bind.h"
 #include "io/hub_cache.h"
+#include "io/json_type.h"
 #include "options.h"
 #include "text/build_info.h"
 #include "text/inspect_json.h"

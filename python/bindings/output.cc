@@ -1,8 +1,8 @@
 // Output: the answer of a request or a part of it, of which Python makes a RequestOutput.
 #include <nanobind/stl/string.h>
-#include <nlohmann/json.hpp>
 
 #include "bind.h"
+#include "io/json_type.h"
 #include "text/json_text.h"
 #include "text/observations_json.h"
 #include "values.h"

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/model_directory.h"
 #include "io/model_file.h"
 

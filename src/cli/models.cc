@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -18,6 +17,7 @@
 #include "io/gguf/gguf_model.h"
 #include "io/hub_cache.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "sluice/inspect.h"
 #include "text/json_text.h"
 

@@ -3,13 +3,13 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
+#include "io/json_type.h"
 #include "text/json_text.h"
 
 namespace sluice::cli {

@@ -2,11 +2,11 @@
 // thread.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
+#include "io/json_type.h"
 #include "io/model_directory.h"
 #include "text/json_text.h"
 #include "tokenizer/chat_template.h"

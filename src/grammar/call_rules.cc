@@ -5,13 +5,13 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "grammar/automata/regex.h"
 #include "grammar/rules/rule_writer.h"
 #include "grammar/schema/schema_grammar.h"
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

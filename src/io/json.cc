@@ -10,11 +10,10 @@
 #include <unordered_set>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/printable.h"
 #include "io/file.h"
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

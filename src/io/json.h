@@ -16,6 +16,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "io/json_type.h"
+
 namespace sluice {
 
 // Nesting beyond this is refused; nlohmann's copy and destructor recurse once per level.

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "io/hub_cache.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 
 namespace sluice {

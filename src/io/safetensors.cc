@@ -9,11 +9,10 @@
 #include <limits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "model/config_limits.h"
 
 namespace sluice {

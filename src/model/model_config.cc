@@ -7,10 +7,9 @@
 #include <utility>
 #include <variant>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/model_file.h"
 #include "model/config_limits.h"
 #include "model/gguf/gguf_config.h"

@@ -13,8 +13,8 @@
 
 #include <boost/regex.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "model/config_limits.h"
 #include "model/integer_quantization.h"
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/json_type.h"
 #include "model/config_limits.h"
 
 namespace sluice {

@@ -1,7 +1,7 @@
 // One object for each of the three reports of sluice/inspect.h.
 #include "text/inspect_json.h"
 
-#include <nlohmann/json.hpp>
+#include "io/json_type.h"
 
 namespace sluice {
 

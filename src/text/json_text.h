@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include <nlohmann/json.hpp>
+#include "io/json_type.h"
 
 namespace sluice {
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

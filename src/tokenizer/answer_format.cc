@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "sluice/error.h"
 
 namespace sluice {

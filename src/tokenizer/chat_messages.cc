@@ -6,11 +6,10 @@
 #include <string>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/printable.h"
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/printable.h"
+#include "io/json_type.h"
 #include "io/model_file.h"
 #include "tokenizer/chat_messages.h"
 #include "tokenizer/jinja/text/text_methods.h"

@@ -5,11 +5,10 @@
 #include <array>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "io/gguf/gguf_model.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/model_file.h"
 #include "tokenizer/gguf_tokenizer.h"
 

@@ -8,11 +8,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "core/printable.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/nfc.h"
 

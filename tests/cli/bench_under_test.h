@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/program_under_test.h"
+#include "io/json_type.h"
 #include "support/source_dir.h"
 
 namespace sluice::cli {

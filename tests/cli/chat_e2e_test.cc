@@ -1,9 +1,9 @@
 // Chat templates and control tokens, in the program from outside.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/tiny_program.h"
 #include "io/file.h"
+#include "io/json_type.h"
 
 namespace sluice::cli {
 namespace {

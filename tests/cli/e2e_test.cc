@@ -1,10 +1,10 @@
 // The program from outside: exit codes, output streams, files, Ctrl-C. Uses a tiny model with
 // random weights and the bundled model's tokenizer.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/tiny_program.h"
 #include "io/file.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 
 namespace sluice::cli {

@@ -1,11 +1,11 @@
 // Faulty model directories: `inspect` must report what `run` does, and anything that changes
 // answers must give a warning.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/count_of.h"
 #include "cli/nan_weights.h"
 #include "cli/program_under_test.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/source_dir.h"
 

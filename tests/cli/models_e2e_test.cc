@@ -4,10 +4,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/program_under_test.h"
 #include "cli/tiny_program.h"
+#include "io/json_type.h"
 #include "support/source_dir.h"
 
 namespace sluice::cli {

@@ -2,8 +2,8 @@
 #include "cli/observations.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "text/observations_json.h"
 
 namespace sluice::cli {

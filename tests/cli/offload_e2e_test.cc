@@ -1,9 +1,9 @@
 // KV offload from outside: the bundled model gives the same tokens wherever KV is; moved bytes and
 // selections are reported.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/program_under_test.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/sanitizer.h"
 #include "support/source_dir.h"

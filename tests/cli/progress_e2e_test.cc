@@ -4,12 +4,12 @@
 #include <filesystem>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
 #include "cli/count_of.h"
 #include "cli/program_under_test.h"
 #include "cli/terminal_under_test.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/sanitizer.h"
 #include "support/source_dir.h"

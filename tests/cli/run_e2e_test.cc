@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <pty.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "cli/count_of.h"
 #include "cli/program_under_test.h"
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/source_dir.h"
 

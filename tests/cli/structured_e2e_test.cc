@@ -3,9 +3,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/program_under_test.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/source_dir.h"
 

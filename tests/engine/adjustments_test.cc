@@ -8,11 +8,11 @@
 #include <set>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/llm_engine.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "ops/reference/sample.h"
 #include "support/run_bits.h"

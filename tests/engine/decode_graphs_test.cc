@@ -18,11 +18,10 @@ namespace {
 
 using testing::expect_all_same;
 using testing::Job;
+using testing::kTinyQwen;
 using testing::random_tokens;
 using testing::sampled;
 using testing::tiny_options;
-
-constexpr const char* kModel = "qwen3-group2-tied";
 
 TEST(DecodeShapes, RowsArePaddedToFewNumbers) {
   const std::vector<std::pair<int64_t, int64_t>> expected{
@@ -181,7 +180,7 @@ TEST(DecodeGraphsInTheEngine, EqualStepsLaunchedOneByOne) {
 }
 
 TEST(DecodeGraphsInTheEngine, PaddingChangesNoBitWhereRowsAreIndependent) {
-  const EngineOptions options = tiny_options(kModel);
+  const EngineOptions options = tiny_options(kTinyQwen);
   if (options.device != "cpu")
     GTEST_SKIP() << "skipped: products of another height round otherwise";
   const Outcome plain = run_engine(options, make_jobs(), Steps::kPlain);
@@ -193,7 +192,7 @@ TEST(DecodeGraphsInTheEngine, PaddingChangesNoBitWhereRowsAreIndependent) {
 
 // Suppressed end tokens and top log-probabilities are arguments that only some steps have.
 TEST(DecodeGraphsInTheEngine, RequestsWithExtrasGetThem) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   std::vector<Job> jobs = make_jobs();
   for (size_t i = 0; i < jobs.size(); ++i) {
     SamplingParams& params = jobs[i].params;
@@ -220,7 +219,7 @@ TEST(DecodeGraphsInTheEngine, LongContextsChangeTheShape) {
     "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
     "rope_theta": 10000, "max_position_embeddings": 4096, "tie_word_embeddings": true,
     "eos_token_id": 1, "hidden_act": "silu", "attention_bias": false})");
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   options.model = directory.path();
   options.load_format = LoadFormat::kDummy;
   const std::vector<Job> jobs{{random_tokens(1010, 1), sampled(40, 1)},
@@ -234,7 +233,7 @@ TEST(DecodeGraphsInTheEngine, LongContextsChangeTheShape) {
 // Bit for bit on every device, since only the place of KV differs. Steps without transfers are
 // replayed; gather_graphs_test.cc tests steps that change between the two.
 TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndReplayedWhereItIsInPlace) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   options.prefill_chunk_tokens = 64;
   // Room for all jobs, so that spans of whole blocks share passes as resident ones do.
   options.max_num_batched_tokens = 1024;
@@ -255,7 +254,7 @@ TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndReplayedWhereItIsInPlace) {
 // Policies select inside the graph, with lists that only the device reads.
 TEST(DecodeGraphsInTheEngine, SelectionsAreReplayedToo) {
   for (const char* policy : {"full+quest", "full+streaming"}) {
-    EngineOptions options = tiny_options(kModel);
+    EngineOptions options = tiny_options(kTinyQwen);
     options.sparse.policy = policy;
     options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
     options.sparse.threshold_tokens = 0;

@@ -19,10 +19,10 @@ namespace {
 
 using testing::expect_all_same;
 using testing::Job;
+using testing::kTinyQwen;
 using testing::random_tokens;
 using testing::sampled;
 
-constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 query and 2 KV heads of 32
 constexpr size_t kBlockBytes = 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // of 16 tokens, all layers
 
 struct Place {
@@ -40,7 +40,7 @@ std::string describe(const std::string& policy, const Place& place) {
 }
 
 EngineOptions offloaded(const std::string& policy, const Place& place) {
-  EngineOptions options = testing::tiny_options(kModel);
+  EngineOptions options = testing::tiny_options(kTinyQwen);
   options.sparse.policy = policy;
   if (policy != "full") {
     options.sparse.page_tokens = 16;
@@ -62,14 +62,15 @@ EngineOptions offloaded(const std::string& policy, const Place& place) {
   return options;
 }
 
-enum class Steps { kPlain, kPadded, kGraphs };
+enum class GatherSteps { kPlain, kPadded, kGraphs };
 
-std::unique_ptr<LlmEngine> make_engine(EngineOptions options, Steps steps, uint64_t seed = 0) {
-  options.enforce_eager = steps != Steps::kGraphs;
+std::unique_ptr<LlmEngine> make_engine(EngineOptions options, GatherSteps steps,
+                                       uint64_t seed = 0) {
+  options.enforce_eager = steps != GatherSteps::kGraphs;
   const auto adjust = [&](EnginePlan& plan) {
     const int64_t block_bytes = *options.kv.block_size / 16 * int64_t{kBlockBytes};
     if (offloads(plan)) testing::keep_blocks(plan, *options.kv.device_bytes / block_bytes);
-    if (steps != Steps::kPlain) testing::forced_graphs(options)(plan);
+    if (steps != GatherSteps::kPlain) testing::forced_graphs(options)(plan);
   };
   auto device =
       testing::make_hooked_device(options.device, {.num_threads = 2}, {.schedule_seed = seed});
@@ -79,14 +80,14 @@ std::unique_ptr<LlmEngine> make_engine(EngineOptions options, Steps steps, uint6
 }
 
 std::vector<RequestOutput> run(const EngineOptions& options, const std::vector<Job>& jobs,
-                               Steps steps) {
+                               GatherSteps steps) {
   return testing::run_jobs(*make_engine(options, steps), jobs);
 }
 
 // More jobs than a batch holds, so that sequences start and end. Some have no sealed block at
 // first, some are below the threshold; all cross block borders, so that tails are flushed between
 // replays.
-std::vector<Job> make_jobs() {
+std::vector<Job> gather_jobs() {
   std::vector<Job> jobs;
   for (const int64_t length : {3, 15, 16, 33, 70, 127, 250}) {
     const auto max_tokens = static_cast<int32_t>(30 + length % 40);
@@ -110,11 +111,11 @@ TEST(GatherGraphs, EqualStepsLaunchedOneByOne) {
     for (const Place& place : kPlaces) {
       if (!testing::in_sample(index++, 4)) continue;
       const EngineOptions options = offloaded(policy, place);
-      const auto padded = make_engine(options, Steps::kPadded);
-      const auto graphs = make_engine(options, Steps::kGraphs);
+      const auto padded = make_engine(options, GatherSteps::kPadded);
+      const auto graphs = make_engine(options, GatherSteps::kGraphs);
       const std::string what = describe(policy, place);
-      const std::vector<RequestOutput> reference = testing::run_jobs(*padded, make_jobs());
-      expect_all_same(testing::run_jobs(*graphs, make_jobs()), reference, what);
+      const std::vector<RequestOutput> reference = testing::run_jobs(*padded, gather_jobs());
+      expect_all_same(testing::run_jobs(*graphs, gather_jobs()), reference, what);
       EXPECT_EQ(padded->stats().num_graph_launches, 0);
       EXPECT_GT(graphs->stats().num_graph_launches, 40) << what;
       const PhaseObservations a = padded->observations().decode;
@@ -139,8 +140,8 @@ TEST(GatherGraphs, EqualResidentGraphs) {
       EngineOptions resident = options;
       resident.kv.offload = KvOffload::kOff;
       resident.kv.cache_bytes = 4 << 20;
-      expect_all_same(run(options, make_jobs(), Steps::kGraphs),
-                      run(resident, make_jobs(), Steps::kGraphs), describe(policy, place));
+      expect_all_same(run(options, gather_jobs(), GatherSteps::kGraphs),
+                      run(resident, gather_jobs(), GatherSteps::kGraphs), describe(policy, place));
     }
   }
 }
@@ -150,8 +151,9 @@ TEST(GatherGraphs, PaddingChangesNoBitWhereRowsAreIndependent) {
     GTEST_SKIP() << "skipped: products of another height round otherwise";
   for (const Place& place : kPlaces) {
     const EngineOptions options = offloaded("full+quest", place);
-    expect_all_same(run(options, make_jobs(), Steps::kGraphs),
-                    run(options, make_jobs(), Steps::kPlain), describe("full+quest", place));
+    expect_all_same(run(options, gather_jobs(), GatherSteps::kGraphs),
+                    run(options, gather_jobs(), GatherSteps::kPlain),
+                    describe("full+quest", place));
   }
 }
 
@@ -164,8 +166,8 @@ TEST(GatherGraphs, PreemptedAlikeTheyEqualOthers) {
   EngineOptions options = offloaded("full+quest", {"chunked", 16, 2, 2});
   options.max_model_len = 448;
   options.kv.host_bytes = 44 * kBlockBytes;  // the prompts take 41
-  const auto padded = make_engine(options, Steps::kPadded);
-  const auto graphs = make_engine(options, Steps::kGraphs);
+  const auto padded = make_engine(options, GatherSteps::kPadded);
+  const auto graphs = make_engine(options, GatherSteps::kGraphs);
   const std::vector<RequestOutput> reference = testing::run_jobs(*padded, jobs);
   expect_all_same(testing::run_jobs(*graphs, jobs), reference, "preempted");
   EXPECT_GT(graphs->stats().num_preemptions, 0) << "the test did not preempt anything";
@@ -194,8 +196,8 @@ std::vector<RequestOutput> run_with_visitors(LlmEngine& engine) {
 TEST(GatherGraphs, PrefillsInBetweenDoNotDisturbThem) {
   for (const Place& place : kPlaces) {
     const EngineOptions options = offloaded("full+quest", place);
-    const auto padded = make_engine(options, Steps::kPadded);
-    const auto graphs = make_engine(options, Steps::kGraphs);
+    const auto padded = make_engine(options, GatherSteps::kPadded);
+    const auto graphs = make_engine(options, GatherSteps::kGraphs);
     const std::vector<RequestOutput> reference = run_with_visitors(*padded);
     EXPECT_EQ(reference.size(), 8u);
     expect_all_same(run_with_visitors(*graphs), reference, describe("full+quest", place));
@@ -206,14 +208,15 @@ TEST(GatherGraphs, PrefillsInBetweenDoNotDisturbThem) {
 TEST(GatherGraphs, TheScheduleOfStreamsDoesNotMatter) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: offload_test delays a GPU's streams";
   const EngineOptions options = offloaded("full+quest", {"chunked", 16, 2, 1});
-  const std::vector<RequestOutput> jobs = run(options, make_jobs(), Steps::kPlain);
+  const std::vector<RequestOutput> jobs = run(options, gather_jobs(), GatherSteps::kPlain);
   const std::vector<RequestOutput> visited =
-      run_with_visitors(*make_engine(options, Steps::kPlain));
+      run_with_visitors(*make_engine(options, GatherSteps::kPlain));
   for (const uint64_t seed : testing::test_seeds(2)) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    expect_all_same(testing::run_jobs(*make_engine(options, Steps::kGraphs, seed), make_jobs()),
-                    jobs, "jobs");
-    expect_all_same(run_with_visitors(*make_engine(options, Steps::kGraphs, seed)), visited,
+    expect_all_same(
+        testing::run_jobs(*make_engine(options, GatherSteps::kGraphs, seed), gather_jobs()), jobs,
+        "jobs");
+    expect_all_same(run_with_visitors(*make_engine(options, GatherSteps::kGraphs, seed)), visited,
                     "visitors");
   }
 }
@@ -226,19 +229,19 @@ TEST(InPlace, AnyBudgetGivesTheSameBits) {
     for (const int32_t block_tokens : {16, 64}) {
       Place place{"chunked", block_tokens, 2, 1, 0};
       const std::vector<RequestOutput> reference =
-          run(offloaded(policy, place), make_jobs(), Steps::kPadded);
+          run(offloaded(policy, place), gather_jobs(), GatherSteps::kPadded);
       for (const int32_t resident_blocks : {5, 30, 200}) {
         place.resident_blocks = resident_blocks;
         const EngineOptions options = offloaded(policy, place);
-        for (const Steps steps : {Steps::kPadded, Steps::kGraphs}) {
+        for (const GatherSteps steps : {GatherSteps::kPadded, GatherSteps::kGraphs}) {
           const auto engine = make_engine(options, steps);
-          expect_all_same(testing::run_jobs(*engine, make_jobs()), reference,
+          expect_all_same(testing::run_jobs(*engine, gather_jobs()), reference,
                           describe(policy, place));
           if (resident_blocks < 200) continue;
           const PhaseObservations decode = engine->observations().decode;
           EXPECT_EQ(decode.num_loads, 0) << "something came";
           EXPECT_EQ(decode.layers[0].h2d_bytes, 0);
-          if (steps == Steps::kGraphs) {
+          if (steps == GatherSteps::kGraphs) {
             EXPECT_GT(engine->stats().num_graph_launches, 40);
           }
         }
@@ -254,7 +257,7 @@ struct Crossing {
 };
 
 // A context outgrows its 12 places; later, short contexts fit again.
-Crossing run_crossing(const std::string& policy, int32_t resident_blocks, Steps steps) {
+Crossing run_crossing(const std::string& policy, int32_t resident_blocks, GatherSteps steps) {
   EngineOptions options = offloaded(policy, {"chunked", 16, 2, 2, resident_blocks});
   options.max_num_seqs = 1;
   options.enable_prefix_caching = false;
@@ -274,16 +277,18 @@ Crossing run_crossing(const std::string& policy, int32_t resident_blocks, Steps 
 TEST(InPlace, StepsCrossFromItToTransfersAndBack) {
   for (const std::string& policy : kPoliciesInPlace) {
     SCOPED_TRACE(policy);
-    const Crossing all_moved = run_crossing(policy, 0, Steps::kPadded);
-    for (const Steps steps : {Steps::kPlain, Steps::kPadded, Steps::kGraphs}) {
-      if (steps == Steps::kPlain && !testing::testing_cpu()) continue;  // of other heights there
+    const Crossing all_moved = run_crossing(policy, 0, GatherSteps::kPadded);
+    for (const GatherSteps steps :
+         {GatherSteps::kPlain, GatherSteps::kPadded, GatherSteps::kGraphs}) {
+      if (steps == GatherSteps::kPlain && !testing::testing_cpu())
+        continue;  // of other heights there
       const Crossing crossing = run_crossing(policy, 12, steps);
       expect_all_same(crossing.outputs, all_moved.outputs, policy);
       EXPECT_EQ(crossing.num_loads[0], 0);
       EXPECT_GT(crossing.num_loads[1], 0);
       EXPECT_LT(crossing.num_loads[1], all_moved.num_loads[1] / 2);
       EXPECT_EQ(crossing.num_loads[2], crossing.num_loads[1]) << "the third job fits again";
-      if (steps == Steps::kGraphs) {
+      if (steps == GatherSteps::kGraphs) {
         EXPECT_GT(crossing.num_graphs, 100);
       }
     }
@@ -294,11 +299,11 @@ TEST(InPlace, TheScheduleOfStreamsDoesNotMatter) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: offload_test delays a GPU's streams";
   for (const std::string policy : {"full", "full+quest"}) {
     const EngineOptions options = offloaded(policy, {"chunked", 16, 2, 1, 12});
-    const std::vector<RequestOutput> jobs = run(options, make_jobs(), Steps::kPlain);
+    const std::vector<RequestOutput> jobs = run(options, gather_jobs(), GatherSteps::kPlain);
     for (const uint64_t seed : testing::test_seeds(3)) {
       SCOPED_TRACE("seed " + std::to_string(seed));
-      for (const Steps steps : {Steps::kPlain, Steps::kGraphs}) {
-        expect_all_same(testing::run_jobs(*make_engine(options, steps, seed), make_jobs()), jobs,
+      for (const GatherSteps steps : {GatherSteps::kPlain, GatherSteps::kGraphs}) {
+        expect_all_same(testing::run_jobs(*make_engine(options, steps, seed), gather_jobs()), jobs,
                         policy);
       }
     }

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/file.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"
 #include "sluice/inspect.h"

@@ -22,7 +22,7 @@ using testing::random_tokens;
 using testing::run_engine;
 using testing::sampled;
 
-constexpr const char* kModel = "llama-group2-linear";  // 2 layers, 4 query and 2 KV heads
+constexpr const char* kProfileModel = "llama-group2-linear";  // 2 layers, 4 query and 2 KV heads
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -32,7 +32,7 @@ std::string read(const std::filesystem::path& path) {
 class ModelProfile : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::filesystem::copy(testing::tiny_options(kModel).model, directory_,
+    std::filesystem::copy(testing::tiny_options(kProfileModel).model, directory_,
                           std::filesystem::copy_options::recursive);
     set_profile(read(mixed_));
   }
@@ -41,13 +41,13 @@ class ModelProfile : public ::testing::Test {
   // Writes config.json with this as its first key.
   void set_profile(const std::string& value) const {
     std::string config =
-        read(std::filesystem::path(testing::tiny_options(kModel).model) / "config.json");
+        read(std::filesystem::path(testing::tiny_options(kProfileModel).model) / "config.json");
     config.insert(config.find('{') + 1, "\"sparse_attention_config\": " + value + ",");
     std::ofstream(directory_ / "config.json") << config;
   }
 
   static EngineOptions options_of(const std::string& model, const std::string& policy) {
-    EngineOptions options = testing::tiny_options(kModel);
+    EngineOptions options = testing::tiny_options(kProfileModel);
     options.model = model;
     options.device = "cpu";
     options.kv.block_size = 128;
@@ -59,7 +59,7 @@ class ModelProfile : public ::testing::Test {
     return options_of(directory_.string(), policy);
   }
   static EngineOptions plain() {
-    return options_of(testing::tiny_options(kModel).model, "minference+full");
+    return options_of(testing::tiny_options(kProfileModel).model, "minference+full");
   }
 
   static std::vector<std::string> with(const std::vector<std::string>& lines,

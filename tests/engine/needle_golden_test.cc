@@ -9,10 +9,10 @@
 #include <memory>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 #include "sluice/llm.h"
 #include "support/source_dir.h"

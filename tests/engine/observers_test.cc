@@ -3,9 +3,9 @@
 #include <map>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/llm_engine.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "sluice/llm.h"
 #include "support/offload_of.h"

@@ -16,11 +16,10 @@ namespace {
 using testing::expect_all_alike;
 using testing::expect_same_bits;
 using testing::Job;
+using testing::kTinyLlama;
 using testing::random_tokens;
 using testing::sampled;
 using testing::tiny_options;
-
-constexpr const char* kModel = "llama-group1-default";
 
 Job delta_job(int64_t num_prompt_tokens, int32_t max_tokens, int64_t seed) {
   Job job{random_tokens(num_prompt_tokens, static_cast<uint64_t>(seed)), sampled(max_tokens, seed)};
@@ -57,14 +56,16 @@ Answers drain(LLM& llm) {
   return answers;
 }
 
-RequestOutput alone(const Job& job) { return testing::run_engine(tiny_options(kModel), {job})[0]; }
+RequestOutput alone(const Job& job) {
+  return testing::run_engine(tiny_options(kTinyLlama), {job})[0];
+}
 
 // ---- Pieces -----------------------------------------------------------------------------------
 
 // Counts sizes: outputs that repeat earlier text would add up to a quadratic size.
 TEST(Outputs, PiecesTogetherCarryAsMuchAsTheWhole) {
   for (const int32_t max_tokens : {1, 20, 160}) {
-    LLM llm(tiny_options(kModel));
+    LLM llm(tiny_options(kTinyLlama));
     const Job job = delta_job(30, max_tokens, 3);
     const int64_t id = llm.add_request(job.prompt, job.params);
     RequestOutput whole;
@@ -87,7 +88,7 @@ TEST(Outputs, PiecesTogetherCarryAsMuchAsTheWhole) {
 }
 
 TEST(Outputs, OnOutputIsGivenThePiecesOfWhatGenerateReturns) {
-  LLM llm(tiny_options(kModel));
+  LLM llm(tiny_options(kTinyLlama));
   Job jobs[] = {delta_job(30, 40, 1), delta_job(50, 9, 2)};
   jobs[0].params.stop = {alone(jobs[0]).text.substr(20, 4)};  // held back until it is complete
   std::vector<RequestOutput> joined(2);
@@ -105,7 +106,7 @@ TEST(Outputs, OnOutputIsGivenThePiecesOfWhatGenerateReturns) {
 }
 
 TEST(Outputs, FinalOnlyIsOneOutput) {
-  LLM llm(tiny_options(kModel));
+  LLM llm(tiny_options(kTinyLlama));
   Job job = delta_job(30, 20, 3);
   job.params.output_kind = OutputKind::kFinalOnly;
   llm.add_request(job.prompt, job.params);
@@ -121,7 +122,7 @@ TEST(Outputs, FinalOnlyIsOneOutput) {
 TEST(Outputs, CancellationBringsWhatWasHeldBack) {
   const std::string text = alone(delta_job(30, 40, 3)).text;
   for (const OutputKind kind : {OutputKind::kDelta, OutputKind::kFinalOnly}) {
-    LLM llm(tiny_options(kModel));
+    LLM llm(tiny_options(kTinyLlama));
     Job job = delta_job(30, 40, 3);
     job.params.output_kind = kind;
     job.params.stop = {text.substr(0, 200) + "and something that never comes"};
@@ -166,7 +167,7 @@ class OtherRequests : public ::testing::Test {
     EXPECT_FALSE(llm_.has_unfinished());
   }
 
-  LLM llm_{tiny_options(kModel)};
+  LLM llm_{tiny_options(kTinyLlama)};
   const Job own_ = delta_job(40, 12, 9);
   // One request ends while `own_` runs, one continues, one has a single output.
   const std::vector<Job> others_{
@@ -237,7 +238,7 @@ TEST_F(OtherRequests, OutliveAQuestionThatThrows) {
 // Within a pass the streams have work, which must be cancelled first.
 TEST(Outputs, WhatACallbackThrowsWithinAPassEndsTheCallAndLeavesTheEngineAsNew) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: on a GPU short passes are not watched";
-  EngineOptions engine = tiny_options(kModel);
+  EngineOptions engine = tiny_options(kTinyLlama);
   engine.kv.offload = KvOffload::kLayerwise;
   engine.max_num_batched_tokens = 512;
   engine.max_model_len = 512;

@@ -14,7 +14,7 @@ namespace sluice {
 namespace {
 
 // What a device takes for rows of a prompt: products for each row, attention by its position.
-struct Device {
+struct FakeDevice {
   double row_ns = 100;       // of a row's matrix products
   double context_ns = 0.01;  // of a row's attention, for each token before it
 
@@ -34,7 +34,7 @@ TEST(PrefillRatesTest, KnowsNothingBeforeTheFirstPass) {
 // Between and beyond what was measured the cost is never taken for less than it is. (Two passes at
 // almost the same position share a point, so a small share remains.)
 TEST(PrefillRatesTest, BoundsTheCostOfEveryPosition) {
-  const Device device;
+  const FakeDevice device;
   PrefillRates rates;
   for (const int64_t position : {700, 30'000, 31'000, 500'000}) {
     rates.measured(position, 64, device.ns(position - 32, 64));
@@ -92,7 +92,7 @@ class PassTime : public ::testing::Test, public testing::SchedulerHarness {
 
   static constexpr int64_t kDecodeNs = 5'000'000;
   // A span of 0.2 s has 8000 rows at the beginning of a prompt and 1200 at position 350K.
-  Device device_{.row_ns = 20'000, .context_ns = 0.4};
+  FakeDevice device_{.row_ns = 20'000, .context_ns = 0.4};
 };
 
 TEST_F(PassTime, SpansOfALongPromptTakeTheTimeThatIsAllowed) {

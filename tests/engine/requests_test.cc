@@ -12,10 +12,9 @@
 namespace sluice {
 namespace {
 
+using testing::kTinyLlama;
 using testing::random_tokens;
 using testing::tiny_options;
-
-constexpr const char* kModel = "llama-group1-default";
 
 SamplingParams greedy(int32_t max_tokens) {
   SamplingParams params;
@@ -42,7 +41,7 @@ void expect_error(const std::function<void()>& call, ErrorCode code,
 
 class Requests : public ::testing::Test {
  protected:
-  LLM llm_{tiny_options(kModel)};
+  LLM llm_{tiny_options(kTinyLlama)};
   const std::vector<int32_t> prompt_ = random_tokens(30, 3);
 
   RequestOutput run(const SamplingParams& params) { return llm_.generate({prompt_}, params)[0]; }
@@ -187,7 +186,7 @@ TEST_F(Requests, RefuseBadParameters) {
 TEST(EngineOptionsTest, RefuseWhatIsImpossible) {
   const auto refused = [](ErrorCode code, const std::vector<std::string>& parts,
                           const std::function<void(EngineOptions&)>& change) {
-    EngineOptions options = tiny_options(kModel);
+    EngineOptions options = tiny_options(kTinyLlama);
     change(options);
     expect_error([&] { LLM{options}; }, code, parts);
   };
@@ -222,7 +221,7 @@ TEST(EngineOptionsTest, RefuseWhatIsImpossible) {
 TEST(ReplaceLastToken, DecodesAGivenText) {
   const std::vector<int32_t> text = random_tokens(75, 11);
   constexpr int64_t kPromptTokens = 30;
-  LlmEngine engine(tiny_options(kModel), nullptr);
+  LlmEngine engine(tiny_options(kTinyLlama), nullptr);
   SamplingParams params = greedy(46);
   params.logprobs = 4;
   const SequenceId id = engine.add_request({text.begin(), text.begin() + kPromptTokens}, params);
@@ -233,7 +232,7 @@ TEST(ReplaceLastToken, DecodesAGivenText) {
   }
   EXPECT_TRUE(decoded.finished());
 
-  LlmEngine fresh(tiny_options(kModel), nullptr);
+  LlmEngine fresh(tiny_options(kTinyLlama), nullptr);
   params.max_tokens = 1;
   fresh.add_request(text, params);
   const RequestOutput expected = fresh.step()[0];
@@ -267,7 +266,7 @@ TEST_F(Requests, ScoreAndTraceNeedAnEngineWithoutThem) {
 }
 
 TEST(EngineOptionsTest, ReducesTheLengthToWhatFitsAndSaysSo) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyLlama);
   options.kv.cache_bytes = 10 * 2 * 2 * 4 * 16 * 16 * 2;  // 10 blocks of 16 tokens
   LLM llm(options);
   EXPECT_EQ(llm.max_model_len(), 160);

@@ -13,15 +13,15 @@
 namespace sluice {
 namespace {
 
+using testing::kTinyQwen;
 using testing::random_tokens;
 using testing::tiny_options;
 
-constexpr const char* kModel = "qwen3-group2-tied";
 constexpr size_t kVocab = 160;
 
 std::vector<TokenScore> score(const std::vector<int32_t>& tokens, int32_t rows_per_pass,
                               const std::string& offload = "off") {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   options.max_num_seqs = rows_per_pass;  // rows of a tile
   options.kv.offload = testing::kv_offload_named(offload);
   return LLM(options).score(tokens);
@@ -35,7 +35,7 @@ bool same_bits(const TokenScore& a, const TokenScore& b) {
 
 TEST(Score, IsTheLogSoftmaxOfTheTracedLogits) {
   const std::vector<int32_t> tokens = random_tokens(50, 3);
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   options.enable_prefix_caching = false;
   LLM llm(options);
   const std::vector<TokenScore> scores = llm.score(tokens);
@@ -57,7 +57,7 @@ TEST(Score, IsTheLogSoftmaxOfTheTracedLogits) {
 
 // The sampler's log-probabilities of its tokens equal those of `score` for the same text.
 TEST(Score, AgreesWithTheEnginesOwnLogprobs) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   options.enable_prefix_caching = false;
   LLM llm(options);
   SamplingParams params{.temperature = 1.0f, .seed = 7};
@@ -103,7 +103,7 @@ TEST(Score, BitsDoNotDependOnTilesOrOnWhereKvIs) {
 }
 
 TEST(Score, CancelsBetweenTilesAndTheEngineGoesOn) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   options.max_num_seqs = 8;
   options.max_model_len = 128;
   options.kv.cache_bytes = 128 << 10;  // the KV of five such texts
@@ -123,7 +123,7 @@ TEST(Score, CancelsBetweenTilesAndTheEngineGoesOn) {
 
 // A text that is in the prefix cache is computed again, with the same bits.
 TEST(Score, ReadsNoCachedPrefix) {
-  LLM llm(tiny_options(kModel));
+  LLM llm(tiny_options(kTinyQwen));
   const std::vector<int32_t> tokens = random_tokens(90, 4);
   const std::vector<TokenScore> first = llm.score(tokens);
   const std::vector<TokenScore> second = llm.score(tokens);
@@ -135,7 +135,7 @@ TEST(Score, ReadsNoCachedPrefix) {
 }
 
 TEST(Score, RefusesWhatHasNone) {
-  LLM llm(tiny_options(kModel));
+  LLM llm(tiny_options(kTinyQwen));
   for (const std::vector<int32_t>& tokens :
        std::vector<std::vector<int32_t>>{{}, {5}, {5, 160}, {5, -1}}) {
     try {
@@ -159,7 +159,7 @@ TEST(ScoreByDecode, WithFullAttentionHasTheNumbersOfPrefillAlsoOffloaded) {
   const std::vector<TokenScore> expected = score(tokens, 8);
   for (const char* offload : {"off", "chunked"}) {
     for (const int64_t decode_after : {1, 17, 89}) {
-      EngineOptions options = tiny_options(kModel);
+      EngineOptions options = tiny_options(kTinyQwen);
       options.kv.offload = testing::kv_offload_named(offload);
       const std::vector<TokenScore> got = score_by_decode(options, tokens, decode_after);
       ASSERT_EQ(std::ssize(got), 90 - decode_after);
@@ -177,7 +177,7 @@ TEST(ScoreByDecode, WithFullAttentionHasTheNumbersOfPrefillAlsoOffloaded) {
 
 TEST(ScoreByDecode, SeesThePolicyForDecodeAlikeWhereverKvLives) {
   const std::vector<int32_t> tokens = random_tokens(200, 12);
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   const std::vector<TokenScore> full = score_by_decode(options, tokens, 100);
   options.sparse.policy = "full+quest";
   options.sparse.page_tokens = 16;
@@ -196,7 +196,7 @@ TEST(ScoreByDecode, SeesThePolicyForDecodeAlikeWhereverKvLives) {
 }
 
 TEST(ScoreByDecode, CanBeEndedAndRefusesWhatIsNoPartOfTheText) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   LLM llm(options);
   const std::vector<int32_t> tokens = random_tokens(40, 13);
   int64_t num_scored = 0;

@@ -201,7 +201,7 @@ TEST_F(SharedPrefix, NothingWaitsForever) {
 
 // ---- With a model -----------------------------------------------------------------------------
 
-std::vector<Job> make_jobs() {
+std::vector<Job> prefix_jobs() {
   std::vector<Job> jobs;
   for (int i = 0; i < kNumQuestions; ++i) jobs.push_back({prompt_of(i), sampled(5, i)});
   return jobs;
@@ -213,9 +213,9 @@ TEST(SharedPrefixInTheEngine, IsComputedOnceWithTheBitsOfEachAlone) {
         mode == KvOffload::kOff ? testing::scoped_resident() : testing::scoped_offloaded(mode, 16);
     options = testing::in_chunks(options, 64, 256);
     std::vector<RequestOutput> alone;
-    for (const Job& job : make_jobs()) alone.push_back(testing::run_engine(options, {job})[0]);
+    for (const Job& job : prefix_jobs()) alone.push_back(testing::run_engine(options, {job})[0]);
     LlmEngine engine(options, {.device = make_device("cpu", {.num_threads = 2})});
-    const std::vector<RequestOutput> together = testing::run_jobs(engine, make_jobs());
+    const std::vector<RequestOutput> together = testing::run_jobs(engine, prefix_jobs());
     testing::expect_all_same(together, alone, kv_offload_name(mode));
     EXPECT_EQ(engine.stats().num_prompt_tokens, kSharedTokens + all_own_tokens());
     for (int i = 0; i < kNumQuestions; ++i) {

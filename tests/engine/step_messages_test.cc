@@ -108,7 +108,7 @@ class Replay {
   int64_t num_tokens_ = 0;
 };
 
-SamplingParams greedy(int32_t max_tokens) {
+SamplingParams greedy_params(int32_t max_tokens) {
   SamplingParams params;
   params.temperature = 0;
   params.max_tokens = max_tokens;
@@ -128,7 +128,7 @@ int64_t run(const EngineOptions& options, const std::string& what) {
     for (const int32_t token : random_tokens(40 + 31 * static_cast<int64_t>(i), i)) {
       prompt.push_back(token);
     }
-    replay.first().add_request(prompt, greedy(60));
+    replay.first().add_request(prompt, greedy_params(60));
     for (int n = 0; n < 6; ++n) replay.step();
   }
   replay.first().cancel_request(SequenceId(3));

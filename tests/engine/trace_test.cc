@@ -16,11 +16,11 @@
 namespace sluice {
 namespace {
 
+using testing::kTinyQwen;
 using testing::random_tokens;
 using testing::tiny_options;
 
-constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 q and 2 kv heads of 32, width 64
-constexpr int64_t kNumTokens = 50;                   // not a multiple of the block of 16
+constexpr int64_t kNumTokens = 50;  // not a multiple of the block of 16
 
 using Shape = std::vector<int64_t>;
 
@@ -33,7 +33,7 @@ std::map<std::string, TapTensor> taps_by_name(const LLM::Trace& trace) {
 }
 
 LLM::Trace run_trace(const std::vector<std::string>& patterns, int32_t rows_per_pass = 16) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   options.max_num_seqs = rows_per_pass;  // trace runs as many rows at once
   LLM llm(options);
   return llm.trace(random_tokens(kNumTokens, 3), patterns);
@@ -54,7 +54,7 @@ void expect_same_bits(const TapTensor& a, const TapTensor& b) {
 
 // Recorded taps are those of a trace, whose logits alone are left out.
 TEST(Trace, RecordedTapsAreThoseOfATrace) {
-  EngineOptions options = tiny_options(kModel);
+  EngineOptions options = tiny_options(kTinyQwen);
   options.max_num_seqs = 16;
   options.enable_prefix_caching = false;
   LlmEngine engine(options, nullptr);
@@ -158,7 +158,7 @@ TEST(Trace, FirstResidualIsTheEmbedding) {
 // Rope changes keys but not values: two equal tokens at two positions have equal values in layer 0
 // and different keys.
 TEST(Trace, KeysAreTakenAfterRope) {
-  LLM llm(tiny_options(kModel));
+  LLM llm(tiny_options(kTinyQwen));
   auto taps = taps_by_name(llm.trace({9, 9}, {"layer.0.[kv]"}));
   const std::vector<float>& k = taps["layer.0.k"].data;
   const std::vector<float>& v = taps["layer.0.v"].data;
@@ -177,7 +177,7 @@ TEST(Trace, PatternsSelect) {
 }
 
 TEST(Trace, PatternThatMatchesNothingIsNamed) {
-  LLM llm(tiny_options(kModel));
+  LLM llm(tiny_options(kTinyQwen));
   for (const char* pattern : {"layer.2.k", "layer.*.keys", "logits", ""}) {
     try {
       llm.trace({5, 6}, {"embedding", pattern});

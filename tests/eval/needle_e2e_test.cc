@@ -4,10 +4,10 @@
 #include <sstream>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench_under_test.h"
 #include "cli/tiny_program.h"
+#include "io/json_type.h"
 
 namespace sluice::eval {
 

@@ -2,10 +2,10 @@
 #include "eval/policy_table.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "eval/request.h"
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 
 namespace sluice::eval {

@@ -3,7 +3,8 @@
 #include "events/event_payload.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

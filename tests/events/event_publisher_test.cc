@@ -10,10 +10,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "events/event_payload.h"
+#include "io/json_type.h"
 
 // ThreadSanitizer does not see into libzmq, which is not built with it: what its calls of libc do
 // is left out. The publisher's own code is checked.

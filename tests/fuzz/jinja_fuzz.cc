@@ -5,9 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
+#include "io/json_type.h"
 #include "tokenizer/jinja/template.h"
 #include "tokenizer/unicode.h"
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "grammar/byte_tokens.h"
 #include "grammar/structure_rules.h"
+#include "io/json_type.h"
 #include "sluice/error.h"
 #include "tokenizer/answer_scanner.h"
 #include "tokenizer/calls/call_form.h"

@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "grammar/byte_tokens.h"
 #include "grammar/structure_rules.h"
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

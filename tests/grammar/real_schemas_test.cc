@@ -8,11 +8,11 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "grammar/byte_tokens.h"
 #include "grammar/structure_rules.h"
 #include "io/file.h"
+#include "io/json_type.h"
 #include "support/sanitizer.h"
 #include "support/source_dir.h"
 

@@ -54,7 +54,7 @@ std::string tensor_info(std::string_view name, uint64_t length, uint64_t offset,
          bytes_of_number(type) + bytes_of_number(offset);
 }
 
-std::string error_of(const std::string& bytes, ErrorCode code = ErrorCode::kModel) {
+std::string gguf_error(const std::string& bytes, ErrorCode code = ErrorCode::kModel) {
   const TempDir dir;
   const std::filesystem::path path = dir.write("model.gguf", bytes);
   const std::string text = expect_error(code, [&] { const GgufFile file(path); });
@@ -90,54 +90,54 @@ TEST(GgufFile, NamesTheKeyOfAWrongValue) {
 }
 
 TEST(GgufFile, RefusesOtherFormats) {
-  EXPECT_TRUE(contains(error_of(""), "the magic needs 4 bytes"));
-  EXPECT_TRUE(contains(error_of("PK\3\4 and more"), "does not begin with \"GGUF\""));
-  EXPECT_TRUE(contains(error_of(gguf_bytes(0, 0, "", 1), ErrorCode::kUnsupported),
+  EXPECT_TRUE(contains(gguf_error(""), "the magic needs 4 bytes"));
+  EXPECT_TRUE(contains(gguf_error("PK\3\4 and more"), "does not begin with \"GGUF\""));
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(0, 0, "", 1), ErrorCode::kUnsupported),
                        "GGUF version 1 is not supported"));
-  EXPECT_TRUE(
-      contains(error_of(gguf_bytes(0, 0, "", 0x03000000), ErrorCode::kUnsupported), "big-endian"));
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(0, 0, "", 0x03000000), ErrorCode::kUnsupported),
+                       "big-endian"));
 }
 
 TEST(GgufFile, RefusesAbsurdCounts) {
-  EXPECT_TRUE(contains(error_of(gguf_bytes(uint64_t{1} << 60, 0, "")), "tensors by its header"));
-  EXPECT_TRUE(contains(error_of(gguf_bytes(0, uint64_t{1} << 60, "")), "keys by its header"));
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(uint64_t{1} << 60, 0, "")), "tensors by its header"));
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(0, uint64_t{1} << 60, "")), "keys by its header"));
   const std::string list = gguf_text("a.list") + bytes_of_number(uint32_t{9}) +
                            bytes_of_number(uint32_t{8}) + bytes_of_number(uint64_t{1} << 61);
-  EXPECT_TRUE(contains(error_of(gguf_bytes(0, 1, list)), "key \"a.list\" is a list of"));
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(0, 1, list)), "key \"a.list\" is a list of"));
   const std::string text = bytes_of_number(uint64_t{1} << 62) + std::string(50, 'x');
-  EXPECT_TRUE(contains(error_of(gguf_bytes(0, 1, text)), "key 0 is a text of"));
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(0, 1, text)), "key 0 is a text of"));
 }
 
 TEST(GgufFile, RefusesWhatIsThereTwice) {
-  EXPECT_TRUE(contains(error_of(gguf_bytes(0, 2, number_key("a", 1) + number_key("a", 2))),
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(0, 2, number_key("a", 1) + number_key("a", 2))),
                        "key \"a\" is there twice"));
   EXPECT_TRUE(contains(
-      error_of(gguf_bytes(
+      gguf_error(gguf_bytes(
           2, 0, tensor_info("t", 1, 0) + tensor_info("t", 1, 32) + std::string(100, '\0'))),
       "tensor \"t\" is there twice"));
 }
 
 TEST(GgufFile, RefusesMisplacedTensors) {
   const std::string data(200, '\0');
-  EXPECT_TRUE(contains(error_of(gguf_bytes(1, 0, tensor_info("t", 1000, 0) + data)),
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(1, 0, tensor_info("t", 1000, 0) + data)),
                        "tensor \"t\" has 4000 bytes at 0 of the data"));
   EXPECT_TRUE(
-      contains(error_of(gguf_bytes(1, 0, tensor_info("t", 8, 4) + data)), "is aligned to 32"));
-  EXPECT_TRUE(contains(error_of(gguf_bytes(1, 0, tensor_info("t", 8, ~uint64_t{31}) + data)),
+      contains(gguf_error(gguf_bytes(1, 0, tensor_info("t", 8, 4) + data)), "is aligned to 32"));
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(1, 0, tensor_info("t", 8, ~uint64_t{31}) + data)),
                        "tensor \"t\" has 32 bytes"));
-  EXPECT_TRUE(
-      contains(error_of(gguf_bytes(2, 0, tensor_info("a", 16, 0) + tensor_info("b", 8, 32) + data)),
-               "tensors \"a\" and \"b\" share bytes"));
-  EXPECT_TRUE(contains(error_of(gguf_bytes(1, 0, tensor_info("t", uint64_t{1} << 62, 0) + data)),
+  EXPECT_TRUE(contains(
+      gguf_error(gguf_bytes(2, 0, tensor_info("a", 16, 0) + tensor_info("b", 8, 32) + data)),
+      "tensors \"a\" and \"b\" share bytes"));
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(1, 0, tensor_info("t", uint64_t{1} << 62, 0) + data)),
                        "has a dimension of"));
 }
 
 TEST(GgufFile, NamesTypesThatItDoesNotRead) {
   const std::string data(400, '\0');
   EXPECT_TRUE(contains(
-      error_of(gguf_bytes(1, 0, tensor_info("t", 256, 0, 11) + data), ErrorCode::kUnsupported),
+      gguf_error(gguf_bytes(1, 0, tensor_info("t", 256, 0, 11) + data), ErrorCode::kUnsupported),
       "tensor \"t\" is Q3_K; Sluice reads F32, F16, BF16, Q4_0"));
-  EXPECT_TRUE(contains(error_of(gguf_bytes(1, 0, tensor_info("t", 100, 0, 12) + data)),
+  EXPECT_TRUE(contains(gguf_error(gguf_bytes(1, 0, tensor_info("t", 100, 0, 12) + data)),
                        "rows of 100 elements; those of Q4_K are a multiple of 256"));
 }
 

@@ -22,7 +22,7 @@ std::string bytes_of(const ModelFile& file, uint64_t offset, size_t num_bytes) {
   return bytes;
 }
 
-std::string error_of(const fs::path& path) {
+std::string file_error(const fs::path& path) {
   const std::string text = expect_error(ErrorCode::kModel, [&] { ModelFile{path}; });
   EXPECT_EQ(expect_error(ErrorCode::kModel, [&] { read_model_file(path); }), text);
   return text;
@@ -56,14 +56,15 @@ TEST(ModelFile, OutlivesTheName) {
 TEST(ModelFile, RefusesWhatIsNoRegularFile) {
   const TempDir dir;
   const auto missing = dir.path() / "none";
-  EXPECT_TRUE(contains(error_of(missing), "cannot open " + missing.string() + ": No such file"));
-  EXPECT_TRUE(contains(error_of(dir.path()), "is a directory; a model's files must be regular"));
-  EXPECT_TRUE(contains(error_of("/dev/zero"), "is not a regular file"));
+  EXPECT_TRUE(contains(file_error(missing), "cannot open " + missing.string() + ": No such file"));
+  EXPECT_TRUE(contains(file_error(dir.path()), "is a directory; a model's files must be regular"));
+  EXPECT_TRUE(contains(file_error("/dev/zero"), "is not a regular file"));
   const auto fifo = dir.path() / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_TRUE(contains(error_of(fifo), "is not a regular file")) << "and did not wait for a writer";
-  EXPECT_TRUE(contains(error_of(dir.write("file", "x") / "y"), "Not a directory"));
-  EXPECT_TRUE(contains(error_of(dir.path() / std::string(5000, 'x')), "too long"));
+  EXPECT_TRUE(contains(file_error(fifo), "is not a regular file"))
+      << "and did not wait for a writer";
+  EXPECT_TRUE(contains(file_error(dir.write("file", "x") / "y"), "Not a directory"));
+  EXPECT_TRUE(contains(file_error(dir.path() / std::string(5000, 'x')), "too long"));
 }
 
 TEST(ModelFile, SaysWhatIsWrongWithALink) {
@@ -71,9 +72,9 @@ TEST(ModelFile, SaysWhatIsWrongWithALink) {
   const auto dangling = dir.path() / "dangling", loop = dir.path() / "loop";
   fs::create_symlink("../../blobs/0123", dangling);
   fs::create_symlink("loop", loop);
-  EXPECT_TRUE(contains(error_of(dangling),
+  EXPECT_TRUE(contains(file_error(dangling),
                        "dangling is a link to ../../blobs/0123, which does not exist; fetch"));
-  EXPECT_TRUE(contains(error_of(loop), "its links lead in a circle"));
+  EXPECT_TRUE(contains(file_error(loop), "its links lead in a circle"));
 }
 
 TEST(ModelFile, OnlyANameThatDoesNotExistIsAbsent) {
@@ -97,7 +98,7 @@ TEST(ModelFile, NamesAFileThatThisUserMayNotRead) {
   chmod(dir.path().c_str(), 0755);
   const AsOrdinaryUser user;
   if (!user.is_one()) GTEST_SKIP() << "this user is root and may not become another one";
-  EXPECT_TRUE(contains(error_of(dir.path() / "file"),
+  EXPECT_TRUE(contains(file_error(dir.path() / "file"),
                        "Permission denied; give this user the right to read it"));
 }
 

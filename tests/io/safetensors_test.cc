@@ -21,7 +21,7 @@ namespace {
 
 using namespace std::string_literals;
 
-std::span<const std::byte> bytes_of(const std::string& text) {
+std::span<const std::byte> span_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
@@ -44,10 +44,10 @@ std::string one_tensor(const std::string& dtype, const std::string& shape,
 }
 
 SafetensorsHeader parse(const std::string& file) {
-  return parse_safetensors_header(bytes_of(file), "m.st");
+  return parse_safetensors_header(span_of(file), "m.st");
 }
 
-std::string error_of(const std::string& file) {
+std::string safetensors_error(const std::string& file) {
   return expect_error(ErrorCode::kModel, [&] { parse(file); });
 }
 
@@ -122,54 +122,59 @@ TEST(SafetensorsHeader, KnowsEveryOfficialTypeByName) {
 
 TEST(SafetensorsHeader, RefusesAShortFile) {
   // Upstream: test_header_too_small.
-  EXPECT_TRUE(contains(error_of(""), "m.st: has 0 bytes, but safetensors start with 8"));
-  EXPECT_TRUE(contains(error_of("1234567"), "has 7 bytes"));
+  EXPECT_TRUE(contains(safetensors_error(""), "m.st: has 0 bytes, but safetensors start with 8"));
+  EXPECT_TRUE(contains(safetensors_error("1234567"), "has 7 bytes"));
 }
 
 TEST(SafetensorsHeader, RefusesAHeaderThatIsTooLarge) {
   // Upstream: test_header_too_large.
   std::string file = kUpstream;
   file.replace(5, 3, "\xff\xff\xff");
-  EXPECT_TRUE(contains(error_of(file), "is over the format's limit of 100000000"));
-  EXPECT_TRUE(contains(error_of("\x01\xe1\xf5\x05\0\0\0\0"s), "header size 100000001 is over"));
-  EXPECT_TRUE(contains(error_of(std::string(8, '\xff')), "header size 18446744073709551615"));
+  EXPECT_TRUE(contains(safetensors_error(file), "is over the format's limit of 100000000"));
+  EXPECT_TRUE(
+      contains(safetensors_error("\x01\xe1\xf5\x05\0\0\0\0"s), "header size 100000001 is over"));
+  EXPECT_TRUE(
+      contains(safetensors_error(std::string(8, '\xff')), "header size 18446744073709551615"));
 }
 
 TEST(SafetensorsHeader, RefusesAHeaderPastTheEnd) {
   // Upstream: test_invalid_header_length.
+  EXPECT_TRUE(contains(safetensors_error("<\0\0\0\0\0\0\0"s),
+                       "header of 60 bytes does not fit a file of 8"));
   EXPECT_TRUE(
-      contains(error_of("<\0\0\0\0\0\0\0"s), "header of 60 bytes does not fit a file of 8"));
-  EXPECT_TRUE(contains(error_of("\0\xe1\xf5\x05\0\0\0\0{}"s), "header of 100000000 bytes"));
+      contains(safetensors_error("\0\xe1\xf5\x05\0\0\0\0{}"s), "header of 100000000 bytes"));
 }
 
 TEST(SafetensorsHeader, RefusesAHeaderThatStartsWrong) {
   // Upstream: test_whitespace_start_padded_header_is_not_allowed, test_invalid_header_non_utf8.
-  EXPECT_TRUE(contains(error_of("\6\0\0\0\0\0\0\0\t\n{}\r "s), "does not start with '{'"));
-  EXPECT_TRUE(contains(error_of("\1\0\0\0\0\0\0\0\xff"s), "does not start with '{'"));
-  EXPECT_TRUE(contains(error_of(std::string(8, '\0')), "does not start with '{'"));
-  EXPECT_TRUE(contains(error_of(file_with("[]")), "does not start with '{'"));
+  EXPECT_TRUE(contains(safetensors_error("\6\0\0\0\0\0\0\0\t\n{}\r "s), "does not start with '{'"));
+  EXPECT_TRUE(contains(safetensors_error("\1\0\0\0\0\0\0\0\xff"s), "does not start with '{'"));
+  EXPECT_TRUE(contains(safetensors_error(std::string(8, '\0')), "does not start with '{'"));
+  EXPECT_TRUE(contains(safetensors_error(file_with("[]")), "does not start with '{'"));
 }
 
 TEST(SafetensorsHeader, RefusesAHeaderThatIsNotUtf8Json) {
   // Upstream: test_invalid_header_not_json.
-  EXPECT_TRUE(contains(error_of("\1\0\0\0\0\0\0\0{"s), "m.st: header: byte 2: not valid JSON"));
-  EXPECT_TRUE(contains(error_of(file_with("{\"\xff\":1}")), "ill-formed UTF-8"));
-  EXPECT_TRUE(contains(error_of(file_with("{}\0\0"s)), "not valid JSON"));
-  EXPECT_TRUE(contains(error_of(file_with("{}{}")), "not valid JSON"));
+  EXPECT_TRUE(
+      contains(safetensors_error("\1\0\0\0\0\0\0\0{"s), "m.st: header: byte 2: not valid JSON"));
+  EXPECT_TRUE(contains(safetensors_error(file_with("{\"\xff\":1}")), "ill-formed UTF-8"));
+  EXPECT_TRUE(contains(safetensors_error(file_with("{}\0\0"s)), "not valid JSON"));
+  EXPECT_TRUE(contains(safetensors_error(file_with("{}{}")), "not valid JSON"));
 }
 
 TEST(SafetensorsHeader, RefusesDuplicateKeys) {
   const std::string tensor = tensor_json("I32", "[]", "[0,4]");
-  EXPECT_TRUE(contains(error_of(file_with(R"({"t":)" + tensor + R"(,"t":)" + tensor + "}", 4)),
-                       "the key \"t\" appears twice"));
-  EXPECT_TRUE(contains(error_of(file_with(R"({"t":{"dtype":"I32","dtype":"I32"}})")),
+  EXPECT_TRUE(
+      contains(safetensors_error(file_with(R"({"t":)" + tensor + R"(,"t":)" + tensor + "}", 4)),
+               "the key \"t\" appears twice"));
+  EXPECT_TRUE(contains(safetensors_error(file_with(R"({"t":{"dtype":"I32","dtype":"I32"}})")),
                        "the key \"dtype\" appears twice"));
 }
 
 TEST(SafetensorsHeader, RefusesMetadataThatIsNotText) {
-  EXPECT_TRUE(contains(error_of(file_with(R"({"__metadata__":{"a":1}})")),
+  EXPECT_TRUE(contains(safetensors_error(file_with(R"({"__metadata__":{"a":1}})")),
                        "__metadata__: \"a\" is 1; it must be a string"));
-  EXPECT_TRUE(contains(error_of(file_with(R"({"__metadata__":"x"})")), "where an object"));
+  EXPECT_TRUE(contains(safetensors_error(file_with(R"({"__metadata__":"x"})")), "where an object"));
 }
 
 // The only remedy for a damaged file is to fetch it again. Every refusal says so, or what is
@@ -209,14 +214,15 @@ TEST(SafetensorsHeader, EveryRefusalSaysWhatToDo) {
         one_tensor("U8", "[4294967296,4294967296,4294967296]", "[0,2]", 2),
         two("[0,2]", "[1,3]"),
         two("[0,2]", "[3,5]")}) {
-    EXPECT_PRED1(has_remedy, error_of(file));
+    EXPECT_PRED1(has_remedy, safetensors_error(file));
   }
 }
 
 TEST(SafetensorsHeader, RefusesAnUnknownDType) {
-  EXPECT_TRUE(contains(error_of(one_tensor("float32", "[1]", "[0,4]", 4)),
+  EXPECT_TRUE(contains(safetensors_error(one_tensor("float32", "[1]", "[0,4]", 4)),
                        "m.st: tensor \"test\": dtype is \"float32\"; it must be a type of"));
-  EXPECT_TRUE(contains(error_of(one_tensor("f32", "[1]", "[0,4]", 4)), "dtype is \"f32\""));
+  EXPECT_TRUE(
+      contains(safetensors_error(one_tensor("f32", "[1]", "[0,4]", 4)), "dtype is \"f32\""));
 }
 
 TEST(SafetensorsHeader, RefusesIncompleteOrMistypedEntries) {
@@ -231,38 +237,42 @@ TEST(SafetensorsHeader, RefusesIncompleteOrMistypedEntries) {
         R"({"dtype":"I32","shape":[],"data_offsets":[4]})",
         R"({"dtype":"I32","shape":[],"data_offsets":4})",
         R"({"dtype":"I32","shape":[],"data_offsets":[-4,0]})"}) {
-    EXPECT_TRUE(contains(error_of(file_with("{\"t\":" + entry + "}", 4)), "m.st: tensor \"t\":"))
+    EXPECT_TRUE(
+        contains(safetensors_error(file_with("{\"t\":" + entry + "}", 4)), "m.st: tensor \"t\":"))
         << entry;
   }
 }
 
 TEST(SafetensorsHeader, RefusesASizeThatDiffersFromTheOffsets) {
   // Upstream: test_invalid_info.
-  EXPECT_TRUE(contains(error_of(one_tensor("I32", "[2,2]", "[0, 4]", 0)),
+  EXPECT_TRUE(contains(safetensors_error(one_tensor("I32", "[2,2]", "[0, 4]", 0)),
                        "shape and dtype need 16 bytes, but data_offsets span 4"));
-  EXPECT_TRUE(contains(error_of(one_tensor("BF16", "[3]", "[0,12]", 12)), "need 6 bytes"));
+  EXPECT_TRUE(contains(safetensors_error(one_tensor("BF16", "[3]", "[0,12]", 12)), "need 6 bytes"));
 }
 
 TEST(SafetensorsHeader, RefusesPartsOfBytes) {
-  EXPECT_TRUE(contains(error_of(one_tensor("F4", "[3]", "[0,1]", 1)), "fills 12 bits"));
-  EXPECT_TRUE(contains(error_of(one_tensor("F6_E2M3", "[3]", "[0,2]", 2)), "fills 18 bits"));
+  EXPECT_TRUE(contains(safetensors_error(one_tensor("F4", "[3]", "[0,1]", 1)), "fills 12 bits"));
+  EXPECT_TRUE(
+      contains(safetensors_error(one_tensor("F6_E2M3", "[3]", "[0,2]", 2)), "fills 18 bits"));
 }
 
 TEST(SafetensorsHeader, RefusesOverflowingShapes) {
   // Upstream: test_validation_overflow, both halves; the first value does not fit int64 here.
-  EXPECT_TRUE(contains(error_of(one_tensor("I32", "[2,18446744073709551614]", "[0,16]", 16)),
-                       "shape is a list of 2; it must be integers from 0"));
-  EXPECT_TRUE(contains(error_of(one_tensor("I32", "[2,9223372036854775807]", "[0,16]", 16)),
+  EXPECT_TRUE(
+      contains(safetensors_error(one_tensor("I32", "[2,18446744073709551614]", "[0,16]", 16)),
+               "shape is a list of 2; it must be integers from 0"));
+  EXPECT_TRUE(
+      contains(safetensors_error(one_tensor("I32", "[2,9223372036854775807]", "[0,16]", 16)),
+               "shape overflows 64 bits"));
+  EXPECT_TRUE(contains(safetensors_error(one_tensor("U8", "[4294967296,4294967296]", "[0,0]", 0)),
                        "shape overflows 64 bits"));
-  EXPECT_TRUE(contains(error_of(one_tensor("U8", "[4294967296,4294967296]", "[0,0]", 0)),
-                       "shape overflows 64 bits"));
-  EXPECT_TRUE(contains(error_of(one_tensor("U8", "[9223372036854775807,9,0]", "[0,0]", 0)),
+  EXPECT_TRUE(contains(safetensors_error(one_tensor("U8", "[9223372036854775807,9,0]", "[0,0]", 0)),
                        "shape overflows 64 bits"));
 }
 
 TEST(SafetensorsHeader, RefusesOffsetsThatRunBackwards) {
-  EXPECT_TRUE(
-      contains(error_of(one_tensor("I32", "[1]", "[4,0]", 4)), "run backwards, from 4 to 0"));
+  EXPECT_TRUE(contains(safetensors_error(one_tensor("I32", "[1]", "[4,0]", 4)),
+                       "run backwards, from 4 to 0"));
 }
 
 TEST(SafetensorsHeader, RefusesOverlap) {
@@ -272,30 +282,32 @@ TEST(SafetensorsHeader, RefusesOverlap) {
     header += (i ? ",\"weight_" : "\"weight_") + std::to_string(i) +
               "\":" + tensor_json("F32", "[2,2]", "[0,16]");
   }
-  EXPECT_TRUE(contains(error_of(file_with(header + "}", 16)),
+  EXPECT_TRUE(contains(safetensors_error(file_with(header + "}", 16)),
                        "starts at data byte 0, inside the one before it, which ends at 16"));
 }
 
 TEST(SafetensorsHeader, RefusesHoles) {
-  EXPECT_TRUE(contains(error_of(one_tensor("I32", "[1]", "[4,8]", 8)),
+  EXPECT_TRUE(contains(safetensors_error(one_tensor("I32", "[1]", "[4,8]", 8)),
                        "tensor \"test\" starts at data byte 4, leaving a hole after 0"));
-  EXPECT_TRUE(contains(error_of(file_with(R"({"a":)" + tensor_json("U8", "[4]", "[0,4]") +
-                                              R"(,"b":)" + tensor_json("U8", "[4]", "[5,9]") + "}",
-                                          9)),
-                       "tensor \"b\" starts at data byte 5, leaving a hole after 4"));
+  EXPECT_TRUE(
+      contains(safetensors_error(file_with(R"({"a":)" + tensor_json("U8", "[4]", "[0,4]") +
+                                               R"(,"b":)" + tensor_json("U8", "[4]", "[5,9]") + "}",
+                                           9)),
+               "tensor \"b\" starts at data byte 5, leaving a hole after 4"));
 }
 
 TEST(SafetensorsHeader, RefusesDataThatIsCutOffOrTooLong) {
   // Upstream: test_metadata_incomplete_buffer, both halves.
-  EXPECT_TRUE(contains(error_of(kUpstream + "extra_bogus_data_for_polyglot_file"),
+  EXPECT_TRUE(contains(safetensors_error(kUpstream + "extra_bogus_data_for_polyglot_file"),
                        "34 bytes follow the last tensor"));
-  EXPECT_TRUE(contains(error_of(kUpstream.substr(0, kUpstream.size() - 2)),
+  EXPECT_TRUE(contains(safetensors_error(kUpstream.substr(0, kUpstream.size() - 2)),
                        "tensors need 16 bytes of data, but the file has 14"));
-  EXPECT_TRUE(contains(error_of(file_with("{}", 1)), "1 bytes follow the last tensor"));
+  EXPECT_TRUE(contains(safetensors_error(file_with("{}", 1)), "1 bytes follow the last tensor"));
 }
 
 TEST(SafetensorsHeader, RefusesEveryTruncationOfAFile) {
-  for (size_t size = 0; size < kUpstream.size(); ++size) error_of(kUpstream.substr(0, size));
+  for (size_t size = 0; size < kUpstream.size(); ++size)
+    safetensors_error(kUpstream.substr(0, size));
 }
 
 std::string written(std::span<const SafetensorsInput> tensors,
@@ -338,7 +350,7 @@ TEST(WriteSafetensors, RoundTripsRandomFiles) {
         bytes *= static_cast<size_t>(tensor.shape.back());
       }
       for (size_t b = 0; b < bytes; ++b) storage[i] += static_cast<char>(random());
-      tensor.bytes = bytes_of(storage[i]);
+      tensor.bytes = span_of(storage[i]);
       tensors.push_back(tensor);
     }
     const std::string file = written(tensors, {{"k", "v\n"}});

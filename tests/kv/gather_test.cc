@@ -22,10 +22,10 @@ using testing::Gate;
 constexpr int32_t kHeads = 2, kHeadDim = 16, kBlockTokens = 64, kPage = 16;
 constexpr int32_t kNumBlocks = 3;  // of the sequence: 12 pages
 constexpr int32_t kMaxPages = 8;   // of a list
-constexpr KvLayout kLayout{
+constexpr KvLayout kGatherLayout{
     .num_layers = 2,
     .block = {.num_kv_heads = kHeads, .head_dim = kHeadDim, .block_tokens = kBlockTokens}};
-constexpr OffloadSizes kSizes{
+constexpr OffloadSizes kGatherSizes{
     .num_host_blocks = 10, .num_slots = 2, .slot_blocks = 1, .stage_blocks = 3, .num_tails = 1};
 constexpr int64_t kPageBytes = 2 * kPage * kHeadDim * sizeof(BFloat16);  // of one head
 
@@ -41,11 +41,11 @@ uint16_t element(int32_t layer, int32_t pos, int32_t head, bool is_value, int32_
 class GatherTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    host_ = device_->allocate(kNumBlocks * kLayout.block_bytes(), MemoryKind::kPinned);
+    host_ = device_->allocate(kNumBlocks * kGatherLayout.block_bytes(), MemoryKind::kPinned);
     lists_ = device_->allocate(sizeof(DeviceLists), MemoryKind::kDevice);
     pinned_lists_ = device_->allocate(sizeof(DeviceLists), MemoryKind::kPinned);
-    seen_ = device_->allocate(kLayout.block_bytes(), MemoryKind::kDevice);
-    engine_.emplace(*device_, *compute_, kLayout, kSizes);
+    seen_ = device_->allocate(kGatherLayout.block_bytes(), MemoryKind::kDevice);
+    engine_.emplace(*device_, *compute_, kGatherLayout, kGatherSizes);
   }
   void TearDown() override { engine_->synchronize(); }
 
@@ -77,14 +77,14 @@ class GatherTest : public ::testing::Test {
 
   // Writes the sequence's keys and values and sends them to the host.
   void write_blocks() {
-    for (int32_t layer = 0; layer < kLayout.num_layers; ++layer) write_layer(layer);
+    for (int32_t layer = 0; layer < kGatherLayout.num_layers; ++layer) write_layer(layer);
   }
   void write_layer(int32_t layer) {
     compute_->synchronize();  // the last layer's copy must have read `host_`
     const KvBlocksView blocks{.base = host_.data(),
-                              .stride_bytes = kLayout.block_bytes(),
+                              .stride_bytes = kGatherLayout.block_bytes(),
                               .num_blocks = kNumBlocks,
-                              .shape = kLayout.block};
+                              .shape = kGatherLayout.block};
     for (int32_t b = 0; b < kNumBlocks; ++b) {
       for (int32_t i = 0; i < kBlockTokens * kHeads * kHeadDim; ++i) {
         const int32_t token = i / (kHeads * kHeadDim), head = i / kHeadDim % kHeads;
@@ -217,10 +217,10 @@ TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
 
 // The newest two of the three blocks stay on the device.
 TEST_F(GatherTest, ReadsWhatStaysWhereItIs) {
-  OffloadSizes sizes = kSizes;
+  OffloadSizes sizes = kGatherSizes;
   sizes.num_resident_blocks = 2;
   engine_->synchronize();  // before its memory is freed
-  engine_.emplace(*device_, *compute_, kLayout, sizes);
+  engine_.emplace(*device_, *compute_, kGatherLayout, sizes);
   write_blocks();
   send_lists({{0, 3, 6, 11}});
   EXPECT_FALSE(engine_->residents().find(kBlocks[0]).valid());

@@ -19,9 +19,9 @@ namespace {
 using testing::download;
 using testing::enqueue_gate;
 
-constexpr int32_t kHeads = 3, kSlotBlocks = 4;
-constexpr KvLayout kLayout{.num_layers = 2,
-                           .block = {.num_kv_heads = kHeads, .head_dim = 16, .block_tokens = 32}};
+constexpr int32_t kKeyHeads = 3, kKeyBlocks = 4;
+constexpr KvLayout kKeyLayout{
+    .num_layers = 2, .block = {.num_kv_heads = kKeyHeads, .head_dim = 16, .block_tokens = 32}};
 constexpr int64_t kHalf = 32 * 16 * sizeof(BFloat16);  // keys, or values, of a head in a block
 
 class KeyLoadTest : public ::testing::Test {
@@ -33,8 +33,8 @@ class KeyLoadTest : public ::testing::Test {
   static OffloadSizes sizes() {
     return {.num_host_blocks = 32,
             .num_slots = 2,
-            .slot_blocks = kSlotBlocks,
-            .stage_blocks = kSlotBlocks,
+            .slot_blocks = kKeyBlocks,
+            .stage_blocks = kKeyBlocks,
             .num_tails = 1,
             .copy_run_bytes = size_t{1} << 40};  // whole blocks would go by a kernel
   }
@@ -50,7 +50,7 @@ class KeyLoadTest : public ::testing::Test {
     for (const BlockId id : blocks) {
       const StageId stage_id(static_cast<int32_t>(leaving.size()));
       auto* bytes = stage.block(stage_id.value);
-      for (int32_t i = 0; i < 2 * kHeads; ++i) {
+      for (int32_t i = 0; i < 2 * kKeyHeads; ++i) {
         compute_->fill(bytes + i * kHalf, kHalf, value_of(id, i / 2, i % 2));
       }
       leaving.push_back({.stage_id = stage_id, .host_id = id});
@@ -68,9 +68,9 @@ class KeyLoadTest : public ::testing::Test {
   }
 
   std::unique_ptr<Device> device_ = testing::make_test_device();
-  Buffer seen_ = device_->allocate(kSlotBlocks * kLayout.block_bytes(), MemoryKind::kDevice);
+  Buffer seen_ = device_->allocate(kKeyBlocks * kKeyLayout.block_bytes(), MemoryKind::kDevice);
   std::unique_ptr<Stream> compute_ = device_->make_stream({.name = "compute"});
-  std::optional<OffloadEngine> engine_{std::in_place, *device_, *compute_, kLayout, sizes()};
+  std::optional<OffloadEngine> engine_{std::in_place, *device_, *compute_, kKeyLayout, sizes()};
 };
 
 TEST_F(KeyLoadTest, BringsTheKeysOfEveryHeadAndBlockAndNoValue) {
@@ -86,8 +86,8 @@ TEST_F(KeyLoadTest, BringsTheKeysOfEveryHeadAndBlockAndNoValue) {
   }
   const std::vector<std::byte> seen = load_keys(layer, blocks);
   for (size_t block = 0; block < blocks.size(); ++block) {
-    for (int32_t head = 0; head < kHeads; ++head) {
-      const std::byte* keys = seen.data() + block * kLayout.block_bytes() + head * 2 * kHalf;
+    for (int32_t head = 0; head < kKeyHeads; ++head) {
+      const std::byte* keys = seen.data() + block * kKeyLayout.block_bytes() + head * 2 * kHalf;
       for (int64_t i = 0; i < kHalf; ++i) {
         ASSERT_EQ(std::to_integer<uint8_t>(keys[i]), value_of(blocks[block], head, 0))
             << "block " << block << ", head " << head << ", byte " << i;
@@ -105,7 +105,7 @@ TEST_F(KeyLoadTest, CountsHalfOfTheBytesAndACopyForEachRun) {
   const TransferCounters before = engine_->counters();
   load_keys(layer, blocks);
   const TransferCounters& after = engine_->counters();
-  const auto block_bytes = static_cast<int64_t>(kLayout.block_bytes());
+  const auto block_bytes = static_cast<int64_t>(kKeyLayout.block_bytes());
   EXPECT_EQ(after.key_bytes, 4 * block_bytes / 2);
   EXPECT_EQ(after.loaded_bytes[0], 4 * block_bytes / 2);
   EXPECT_EQ(after.num_copies - before.num_copies, 3) << "5, 6 | 20 | 3, and no kernel";
@@ -128,9 +128,9 @@ TEST_F(KeyLoadTest, ReadsInPlaceWhatHasBeenWrittenBack) {
   EXPECT_EQ(engine_->counters().num_loads, num_loads);
   for (const BlockId id : blocks) {
     compute_->copy(
-        {.dst = seen_.data(), .src = host.block(id.value), .num_bytes = kLayout.block_bytes()});
+        {.dst = seen_.data(), .src = host.block(id.value), .num_bytes = kKeyLayout.block_bytes()});
     const std::vector<std::byte> seen = download(*compute_, seen_);
-    for (int32_t i = 0; i < 2 * kHeads; ++i) {
+    for (int32_t i = 0; i < 2 * kKeyHeads; ++i) {
       for (int64_t at = i * kHalf; at < (i + 1) * kHalf; ++at) {
         ASSERT_EQ(std::to_integer<uint8_t>(seen[at]), value_of(id, i / 2, i % 2))
             << "block " << id.value << ", byte " << at;
@@ -149,17 +149,17 @@ TEST_F(KeyLoadTest, KeysThatAreStagedComeBeforeTheBlocksNextContents) {
   testing::Gate gate;
   enqueue_gate(*compute_, gate);
   const KvBlocksView staged = engine_->stage_keys(layer, id);
-  compute_->copy({.dst = seen_.data(), .src = staged.base, .num_bytes = kLayout.block_bytes()});
+  compute_->copy({.dst = seen_.data(), .src = staged.base, .num_bytes = kKeyLayout.block_bytes()});
   engine_->discard(id);
   std::thread opens([&gate] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     gate.open();
   });
   engine_->settle_discarded();
-  std::memset(engine_->host().block(layer, id), 0x77, kLayout.block_bytes());
+  std::memset(engine_->host().block(layer, id), 0x77, kKeyLayout.block_bytes());
   opens.join();
   const std::vector<std::byte> seen = download(*compute_, seen_);
-  for (int32_t head = 0; head < kHeads; ++head) {
+  for (int32_t head = 0; head < kKeyHeads; ++head) {
     for (int64_t i = 0; i < kHalf; ++i) {
       ASSERT_EQ(std::to_integer<uint8_t>(seen[2 * head * kHalf + i]), value_of(id, head, 0))
           << "head " << head << ", byte " << i;

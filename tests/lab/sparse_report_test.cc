@@ -2,7 +2,8 @@
 #include "lab/sparse_report.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+
+#include "io/json_type.h"
 
 namespace sluice::lab {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "model/head_padding.h"
 #include "model/model_config.h"
 
@@ -57,7 +57,7 @@ json next() {
   return config;
 }
 
-ModelConfig parse(const json& config) {
+ModelConfig parse_hybrid(const json& config) {
   const std::string text = config.dump();
   return parse_model_config({.config = text});
 }
@@ -70,13 +70,13 @@ json changed(const char* changes) {
 }
 
 std::string refusal(const char* changes) {
-  return expect_error(ErrorCode::kUnsupported, [&] { parse(changed(changes)); });
+  return expect_error(ErrorCode::kUnsupported, [&] { parse_hybrid(changed(changes)); });
 }
 
 constexpr double kMiB = 1 << 20;
 
 TEST(HybridConfig, ReadsTheNestedDenseModel) {
-  const ModelConfig model = parse(kDense);
+  const ModelConfig model = parse_hybrid(kDense);
   EXPECT_EQ(model.architecture, Architecture::kQwen35);
   EXPECT_EQ(model.num_layers(), 64);
   EXPECT_EQ(model.num_kv_layers(), 16);
@@ -102,7 +102,7 @@ TEST(HybridConfig, ReadsTheNestedDenseModel) {
 }
 
 TEST(HybridConfig, ReadsMixtures) {
-  const ModelConfig model = parse(moe());
+  const ModelConfig model = parse_hybrid(moe());
   EXPECT_EQ(model.num_kv_layers(), 10);
   EXPECT_EQ(model.kv_bytes_per_token(), 20u << 10);
   EXPECT_EQ(static_cast<double>(model.states().slot_bytes()), 61.40625 * kMiB);
@@ -110,7 +110,7 @@ TEST(HybridConfig, ReadsMixtures) {
   EXPECT_TRUE(mlp.normalize);  // without a key
   EXPECT_EQ(mlp.shared_size, 512);
 
-  const ModelConfig grouped = parse(next());
+  const ModelConfig grouped = parse_hybrid(next());
   EXPECT_EQ(grouped.architecture, Architecture::kQwen3Next);
   EXPECT_EQ(grouped.kv_bytes_per_token(), 24u << 10);
   EXPECT_EQ(static_cast<double>(grouped.states().slot_bytes()), 73.6875 * kMiB);
@@ -121,15 +121,15 @@ TEST(HybridConfig, ReadsMixtures) {
 
 TEST(HybridConfig, TheTextPartMayStandAlone) {
   json flat = kDense["text_config"];
-  const ModelConfig nested = parse(kDense);
-  EXPECT_EQ(parse(flat).kv_bytes_per_token(), nested.kv_bytes_per_token());  // by model_type
+  const ModelConfig nested = parse_hybrid(kDense);
+  EXPECT_EQ(parse_hybrid(flat).kv_bytes_per_token(), nested.kv_bytes_per_token());  // by model_type
   flat["architectures"] = {"Qwen3_5ForCausalLM"};
-  EXPECT_EQ(parse(flat).num_parameters(), nested.num_parameters());
+  EXPECT_EQ(parse_hybrid(flat).num_parameters(), nested.num_parameters());
   flat["layer_types"] = json::array();
   for (int i = 0; i < 64; ++i) {
     flat["layer_types"].push_back(i < 60 ? "linear_attention" : "full_attention");
   }
-  EXPECT_EQ(parse(flat).num_kv_layers(), 4);  // the list decides
+  EXPECT_EQ(parse_hybrid(flat).num_kv_layers(), 4);  // the list decides
 }
 
 TEST(HybridConfig, SettingsThatWouldChangeResultsAreRefused) {
@@ -139,7 +139,7 @@ TEST(HybridConfig, SettingsThatWouldChangeResultsAreRefused) {
   EXPECT_TRUE(contains(refusal(R"({"hidden_act": "gelu"})"), "hidden_act"));
   EXPECT_TRUE(contains(refusal(R"({"full_attention_interval": 65})"), "no layer has"));
   const auto fault = [](const char* changes) {
-    return expect_error(ErrorCode::kModel, [&] { parse(changed(changes)); });
+    return expect_error(ErrorCode::kModel, [&] { parse_hybrid(changed(changes)); });
   };
   EXPECT_TRUE(contains(fault(R"({"linear_num_value_heads": 40})"), "a multiple of"));
   EXPECT_TRUE(contains(fault(R"({"linear_num_value_heads": null})"), "linear_num_value_heads"));

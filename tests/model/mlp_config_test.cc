@@ -3,9 +3,9 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "model/model_config.h"
 
 namespace sluice {
@@ -33,14 +33,14 @@ const json kMixtral = json::parse(R"({
   "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "vocab_size": 32000})");
 
-ModelConfig parse(json config, const json& changes = json::object()) {
+ModelConfig parse_with(json config, const json& changes = json::object()) {
   config.merge_patch(changes);
   const std::string text = config.dump();
   return parse_model_config({.config = text});
 }
 
-std::string error_of(ErrorCode code, const json& config, const json& changes) {
-  return expect_error(code, [&] { parse(config, changes); });
+std::string error_with(ErrorCode code, const json& config, const json& changes) {
+  return expect_error(code, [&] { parse_with(config, changes); });
 }
 
 // The layers with experts.
@@ -54,7 +54,7 @@ std::vector<int> sparse_layers(const ModelConfig& model) {
 }
 
 TEST(MlpConfig, ReadsQwen3Moe) {
-  const ModelConfig model = parse(kQwen3Moe);
+  const ModelConfig model = parse_with(kQwen3Moe);
   EXPECT_EQ(model.architecture, Architecture::kQwen3Moe);
   EXPECT_TRUE(model.attention().qk_norm);
   EXPECT_EQ(sparse_layers(model).size(), 48u);
@@ -69,7 +69,7 @@ TEST(MlpConfig, ReadsQwen3Moe) {
 }
 
 TEST(MlpConfig, ReadsMixtral) {
-  const ModelConfig model = parse(kMixtral);
+  const ModelConfig model = parse_with(kMixtral);
   EXPECT_EQ(model.architecture, Architecture::kMixtral);
   EXPECT_EQ(model.num_parameters(), 46'702'792'704);  // the hub's count of Mixtral-8x7B
   EXPECT_TRUE(std::get<ExpertMlp>(model.layers[0].mlp).normalize);
@@ -89,7 +89,7 @@ TEST(MlpConfig, ReadsQwen2Moe) {
                         {"num_hidden_layers", 24},
                         {"num_key_value_heads", 16},
                         {"shared_expert_intermediate_size", 5632}};
-  const ModelConfig model = parse(kQwen3Moe, changes);
+  const ModelConfig model = parse_with(kQwen3Moe, changes);
   EXPECT_EQ(model.architecture, Architecture::kQwen2Moe);
   EXPECT_EQ(std::get<ExpertMlp>(model.layers[0].mlp).shared_size, 5632);
   EXPECT_TRUE(model.attention().qkv_bias);
@@ -100,29 +100,31 @@ TEST(MlpConfig, ReadsQwen2Moe) {
 
 // The class of transformers does not normalise; the published files say that they do.
 TEST(MlpConfig, WithoutTheKeySharesAreNotNormalised) {
-  const ModelConfig model = parse(kQwen3Moe, {{"norm_topk_prob", nullptr}});
+  const ModelConfig model = parse_with(kQwen3Moe, {{"norm_topk_prob", nullptr}});
   EXPECT_FALSE(std::get<ExpertMlp>(model.layers[0].mlp).normalize);
 }
 
 TEST(MlpConfig, LayersMayBeDense) {
-  EXPECT_EQ(sparse_layers(parse(kQwen3Moe, {{"num_hidden_layers", 6}, {"decoder_sparse_step", 2}})),
-            (std::vector<int>{1, 3, 5}));
-  const ModelConfig model =
-      parse(kQwen3Moe,
-            {{"num_hidden_layers", 6}, {"decoder_sparse_step", 2}, {"mlp_only_layers", {3, 4}}});
+  EXPECT_EQ(
+      sparse_layers(parse_with(kQwen3Moe, {{"num_hidden_layers", 6}, {"decoder_sparse_step", 2}})),
+      (std::vector<int>{1, 3, 5}));
+  const ModelConfig model = parse_with(
+      kQwen3Moe,
+      {{"num_hidden_layers", 6}, {"decoder_sparse_step", 2}, {"mlp_only_layers", {3, 4}}});
   EXPECT_EQ(sparse_layers(model), (std::vector<int>{1, 5}));
   EXPECT_EQ(std::get<DenseMlp>(model.layers[3].mlp).intermediate_size, 6144);
 }
 
 // transformers 5 writes Qwen's number of experts as Mixtral's.
 TEST(MlpConfig, EitherNameOfTheNumberOfExpertsIsRead) {
-  const ModelConfig model = parse(kQwen3Moe, {{"num_experts", nullptr}, {"num_local_experts", 64}});
+  const ModelConfig model =
+      parse_with(kQwen3Moe, {{"num_experts", nullptr}, {"num_local_experts", 64}});
   EXPECT_EQ(std::get<ExpertMlp>(model.layers[0].mlp).num_experts, 64);
 }
 
 TEST(MlpConfig, NamesWhatIsWrong) {
   const auto error = [](const json& changes) {
-    return error_of(ErrorCode::kModel, kQwen3Moe, changes);
+    return error_with(ErrorCode::kModel, kQwen3Moe, changes);
   };
   EXPECT_TRUE(contains(error({{"num_experts", 0}}), "num_experts"));
   EXPECT_TRUE(contains(error({{"num_experts_per_tok", 129}}), "at most num_experts 128"));
@@ -139,21 +141,21 @@ TEST(MlpConfig, RefusesOtherRoutersByName) {
                                    {"n_shared_experts", 1},
                                    {"shared_expert_intermediate_size", 512},
                                    {"router_bias", true}}) {
-    EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, kQwen3Moe, {{key, value}}),
+    EXPECT_TRUE(contains(error_with(ErrorCode::kUnsupported, kQwen3Moe, {{key, value}}),
                          std::string(key) + " " + value.dump() + " is not supported"));
   }
-  parse(kQwen3Moe, {{"scoring_func", "softmax"}, {"routed_scaling_factor", 1.0}});
+  parse_with(kQwen3Moe, {{"scoring_func", "softmax"}, {"routed_scaling_factor", 1.0}});
 }
 
 // With experts all layers slide; Mixtral has no switch beside the window.
 TEST(MlpConfig, RefusesSlidingWindows) {
   const json window = {{"use_sliding_window", true}, {"sliding_window", 4096}};
-  EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, kQwen3Moe, window),
+  EXPECT_TRUE(contains(error_with(ErrorCode::kUnsupported, kQwen3Moe, window),
                        "use_sliding_window is true; sliding windows are not supported"));
-  EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, kMixtral, {{"sliding_window", 4096}}),
+  EXPECT_TRUE(contains(error_with(ErrorCode::kUnsupported, kMixtral, {{"sliding_window", 4096}}),
                        "sliding_window is 4096; sliding windows are not supported (here from "
                        "layer 0 on), set it to null"));
-  parse(kMixtral, {{"sliding_window", 32768}});
+  parse_with(kMixtral, {{"sliding_window", 32768}});
 }
 
 }  // namespace

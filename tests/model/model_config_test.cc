@@ -8,9 +8,9 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 
 namespace sluice {

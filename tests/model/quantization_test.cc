@@ -1,5 +1,5 @@
-// Quantized weights: FP8 and integers are read; of others the error names the method, the setting
-// and what to fetch instead.
+// Quantized weights: FP8 and integers are read_format; of others the error names the method, the
+// setting and what to fetch instead.
 #include "model/quantization.h"
 
 #include <string>
@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/expect_error.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "model/model_config.h"
 
 namespace sluice {
@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 // The error for a small Llama with these keys.
-std::string error_of(const json& keys) {
+std::string format_error(const json& keys) {
   json config = json::parse(R"({
     "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
     "max_position_embeddings": 512, "num_attention_heads": 4, "num_hidden_layers": 2,
@@ -30,7 +30,7 @@ std::string error_of(const json& keys) {
 }
 
 TEST(Quantization, NamesTheMethodOfAQuantization) {
-  const auto refused = [](const json& changes) { return error_of(changes); };
+  const auto refused = [](const json& changes) { return format_error(changes); };
   EXPECT_TRUE(contains(refused({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 3}}}}),
                        "quantized with \"gptq\" in 3 bits"));
   EXPECT_TRUE(contains(refused({{"quantization", {{"group_size", 64}, {"bits", 4}}}}),
@@ -67,7 +67,7 @@ TEST(Quantization, NamesTheFileToFetchInsteadOfQuantizedOnes) {
            {packed("nvfp4-pack-quantized"), "as \"nvfp4-pack-quantized\"", "-NVFP4"},
            {packed("mxfp4-pack-quantized"), "as \"mxfp4-pack-quantized\"", "-MXFP4"},
        }) {
-    const std::string error = error_of({{"quantization_config", c.config}});
+    const std::string error = format_error({{"quantization_config", c.config}});
     EXPECT_TRUE(contains(error, std::string("quantized with ")));
     EXPECT_TRUE(contains(error, c.method));
     EXPECT_TRUE(contains(error, fmt::format("of the same name without {};", c.without)));
@@ -75,53 +75,54 @@ TEST(Quantization, NamesTheFileToFetchInsteadOfQuantizedOnes) {
   }
 }
 
-WeightQuantization read(const json& given) {
+WeightQuantization read_format(const json& given) {
   const json config = {{"quantization_config", given}};
   return read_quantization(JsonObject(config, "config.json"));
 }
 
 // As Qwen writes it.
 TEST(Quantization, ReadsFp8InBlocks) {
-  const WeightQuantization fp8 = read({{"quant_method", "fp8"},
-                                       {"fmt", "e4m3"},
-                                       {"activation_scheme", "dynamic"},
-                                       {"weight_block_size", {128, 128}},
-                                       {"modules_to_not_convert", {"model.layers.0.mlp"}}});
+  const WeightQuantization fp8 = read_format({{"quant_method", "fp8"},
+                                              {"fmt", "e4m3"},
+                                              {"activation_scheme", "dynamic"},
+                                              {"weight_block_size", {128, 128}},
+                                              {"modules_to_not_convert", {"model.layers.0.mlp"}}});
   EXPECT_EQ(fp8.scales, WeightScales::kBlocks);
   EXPECT_EQ(fp8.scale_suffix, ".weight_scale_inv");
   EXPECT_EQ(fp8.format_of("model.layers.0.self_attn.q_proj"), WeightFormat::kE4m3Groups);
   EXPECT_EQ(fp8.format_of("model.layers.0.mlp.up_proj"), WeightFormat::kBFloat16);
   EXPECT_EQ(fp8.format_of("model.layers.0.mlp2"), WeightFormat::kE4m3Groups);
   EXPECT_EQ(fp8.format_of("lm_head"), WeightFormat::kBFloat16);
-  EXPECT_EQ(read({{"quant_method", "fp8"}}).scales, WeightScales::kTensor);
+  EXPECT_EQ(read_format({{"quant_method", "fp8"}}).scales, WeightScales::kTensor);
 }
 
 // Lists name modules of a nested text part as they are nested, here those of Qwen3.5, or by the
 // ends of their names, as transformers' should_convert_module takes them.
 TEST(Quantization, ListsMayNameModulesAsNestedOrByTheirEnds) {
   const std::string linear = "model.layers.0.linear_attn.";
-  const WeightQuantization fp8 =
-      read({{"quant_method", "fp8"},
-            {"weight_block_size", {128, 128}},
-            {"modules_to_not_convert",
-             {"model.language_model.layers.0.linear_attn.in_proj_a", "linear_attn.in_proj_b"}}});
+  const WeightQuantization fp8 = read_format(
+      {{"quant_method", "fp8"},
+       {"weight_block_size", {128, 128}},
+       {"modules_to_not_convert",
+        {"model.language_model.layers.0.linear_attn.in_proj_a", "linear_attn.in_proj_b"}}});
   EXPECT_EQ(fp8.format_of(linear + "in_proj_a"), WeightFormat::kBFloat16);
   EXPECT_EQ(fp8.format_of(linear + "in_proj_b"), WeightFormat::kBFloat16);
   EXPECT_EQ(fp8.format_of(linear + "in_proj_qkv"), WeightFormat::kE4m3Groups);
   EXPECT_EQ(fp8.format_of("model.layers.1.linear_attn.in_proj_a"), WeightFormat::kE4m3Groups);
   const json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}};
   const WeightQuantization compressed =
-      read({{"quant_method", "compressed-tensors"},
-            {"format", "float-quantized"},
-            {"ignore", {"re:model[.]language_model[.]layers[.]0[.]", "re:.*in_proj_b$"}},
-            {"config_groups", {{"group_0", {{"weights", weights}}}}}});
+      read_format({{"quant_method", "compressed-tensors"},
+                   {"format", "float-quantized"},
+                   {"ignore", {"re:model[.]language_model[.]layers[.]0[.]", "re:.*in_proj_b$"}},
+                   {"config_groups", {{"group_0", {{"weights", weights}}}}}});
   EXPECT_EQ(compressed.format_of(linear + "out_proj"), WeightFormat::kBFloat16);
   EXPECT_EQ(compressed.format_of("model.layers.1.linear_attn.in_proj_b"), WeightFormat::kBFloat16);
   EXPECT_EQ(compressed.format_of("model.layers.1.linear_attn.out_proj"), WeightFormat::kE4m3Rows);
-  const WeightQuantization awq = read({{"quant_method", "awq"},
-                                       {"bits", 4},
-                                       {"group_size", 128},
-                                       {"modules_to_not_convert", {"language_model.layers.0."}}});
+  const WeightQuantization awq =
+      read_format({{"quant_method", "awq"},
+                   {"bits", 4},
+                   {"group_size", 128},
+                   {"modules_to_not_convert", {"language_model.layers.0."}}});
   EXPECT_EQ(awq.format_of(linear + "out_proj"), WeightFormat::kBFloat16);
   EXPECT_TRUE(stores_integers(awq.format_of("model.layers.1.linear_attn.out_proj")));
 }
@@ -136,19 +137,20 @@ TEST(Quantization, ReadsCompressedTensorsInFp8) {
                 {"ignore", {"lm_head", "re:.*gate$"}},
                 {"config_groups", {{"group_0", {{"weights", weights}}}}}};
   };
-  const WeightQuantization rows = read(compressed({{"strategy", "channel"}}));
+  const WeightQuantization rows = read_format(compressed({{"strategy", "channel"}}));
   EXPECT_EQ(rows.scales, WeightScales::kRows);
   EXPECT_EQ(rows.format_of("model.layers.0.mlp.gate"), WeightFormat::kBFloat16);
   EXPECT_EQ(rows.format_of("model.layers.0.mlp.gate_proj"), WeightFormat::kE4m3Rows);
   json by_beginning = compressed({{"strategy", "channel"}});
   by_beginning["ignore"] = {"re:model.layers.1.mlp"};
-  EXPECT_EQ(read(by_beginning).format_of("model.layers.1.mlp.up_proj"), WeightFormat::kBFloat16);
-  EXPECT_EQ(read(compressed({{"strategy", "tensor"}})).scales, WeightScales::kTensor);
+  EXPECT_EQ(read_format(by_beginning).format_of("model.layers.1.mlp.up_proj"),
+            WeightFormat::kBFloat16);
+  EXPECT_EQ(read_format(compressed({{"strategy", "tensor"}})).scales, WeightScales::kTensor);
   const json blocks = {{"strategy", "block"}, {"block_structure", {128, 128}}};
-  EXPECT_EQ(read(compressed(blocks)).scales, WeightScales::kBlocks);
+  EXPECT_EQ(read_format(compressed(blocks)).scales, WeightScales::kBlocks);
   for (const json& wrong :
        {json{{"strategy", "group"}}, json{{"strategy", "block"}, {"block_structure", {64, 64}}}}) {
-    expect_error(ErrorCode::kModel, [&] { read(compressed(wrong)); });
+    expect_error(ErrorCode::kModel, [&] { read_format(compressed(wrong)); });
   }
 }
 
@@ -186,7 +188,7 @@ json& weights_of(json& packed) { return packed["config_groups"]["group_0"]["weig
 constexpr WeightFormat kFourBits = {.numbers = WeightNumbers::kUint4, .group_cols = 128};
 
 TEST(Quantization, ReadsAwq) {
-  const WeightQuantization read_awq = read(awq());
+  const WeightQuantization read_awq = read_format(awq());
   EXPECT_EQ(read_awq.integers, IntegerForm::kAwq);
   EXPECT_EQ(read_awq.format_of("model.layers.0.mlp.up_proj"), kFourBits);
   // Any part of a name leaves the module out, as transformers does.
@@ -195,15 +197,15 @@ TEST(Quantization, ReadsAwq) {
 }
 
 TEST(Quantization, ReadsGptq) {
-  EXPECT_EQ(read(gptq()).integers, IntegerForm::kGptq);
-  EXPECT_EQ(read(gptq()).format_of("model.layers.0.mlp.up_proj"), kFourBits);
+  EXPECT_EQ(read_format(gptq()).integers, IntegerForm::kGptq);
+  EXPECT_EQ(read_format(gptq()).format_of("model.layers.0.mlp.up_proj"), kFourBits);
   json changed = gptq();
   changed.update({{"checkpoint_format", "gptq_v2"}, {"bits", 8}, {"desc_act", true}});
-  EXPECT_EQ(read(changed).integers, IntegerForm::kGptqV2);
-  EXPECT_EQ(read(changed).integer_format,
+  EXPECT_EQ(read_format(changed).integers, IntegerForm::kGptqV2);
+  EXPECT_EQ(read_format(changed).integer_format,
             (WeightFormat{.numbers = WeightNumbers::kUint8, .group_cols = 128, .num_orders = 1}));
   changed["group_size"] = -1;  // one group has one order
-  EXPECT_EQ(read(changed).integer_format, WeightFormat{.numbers = WeightNumbers::kUint8});
+  EXPECT_EQ(read_format(changed).integer_format, WeightFormat{.numbers = WeightNumbers::kUint8});
 }
 
 // As Qwen3.5's files of 4 bits have it.
@@ -214,7 +216,7 @@ TEST(Quantization, ReadsWhatDynamicLeavesOut) {
                         {"-:.*attn.*", json::object()},
                         {"-:.*shared_expert.*", json::object()},
                         {"-:model.language_model.layers.1[.]", json::object()}};
-  const WeightQuantization quantization = read(changed);
+  const WeightQuantization quantization = read_format(changed);
   EXPECT_EQ(quantization.format_of("model.layers.0.mlp.experts.3.up_proj"), kFourBits);
   for (const char* module :
        {"model.layers.0.linear_attn.out_proj", "model.layers.0.self_attn.q_proj",
@@ -222,31 +224,31 @@ TEST(Quantization, ReadsWhatDynamicLeavesOut) {
     EXPECT_EQ(quantization.format_of(module), WeightFormat::kBFloat16) << module;
   }
   changed["dynamic"] = {{"-:(", json::object()}};
-  expect_error(ErrorCode::kModel, [&] { read(changed); });
+  expect_error(ErrorCode::kModel, [&] { read_format(changed); });
 }
 
 TEST(Quantization, ReadsPackQuantized) {
-  EXPECT_EQ(read(packed()).integers, IntegerForm::kPackQuantized);
-  EXPECT_TRUE(read(packed()).symmetric);
-  EXPECT_EQ(read(packed()).integer_format, kFourBits);
-  EXPECT_EQ(read(packed()).format_of("model.layers.0.mlp.gate"), WeightFormat::kBFloat16);
+  EXPECT_EQ(read_format(packed()).integers, IntegerForm::kPackQuantized);
+  EXPECT_TRUE(read_format(packed()).symmetric);
+  EXPECT_EQ(read_format(packed()).integer_format, kFourBits);
+  EXPECT_EQ(read_format(packed()).format_of("model.layers.0.mlp.gate"), WeightFormat::kBFloat16);
   json channel = packed();
   weights_of(channel).update(
       {{"num_bits", 8}, {"strategy", "channel"}, {"group_size", nullptr}, {"symmetric", false}});
-  EXPECT_EQ(read(channel).integer_format, WeightFormat{.numbers = WeightNumbers::kUint8});
-  EXPECT_FALSE(read(channel).symmetric);
+  EXPECT_EQ(read_format(channel).integer_format, WeightFormat{.numbers = WeightNumbers::kUint8});
+  EXPECT_FALSE(read_format(channel).symmetric);
   json ordered = packed();
   weights_of(ordered)["actorder"] = "weight";
-  EXPECT_EQ(read(ordered).integer_format, kFourBits);
+  EXPECT_EQ(read_format(ordered).integer_format, kFourBits);
   weights_of(ordered)["actorder"] = "group";
-  EXPECT_EQ(read(ordered).integer_format.num_orders, 1);
+  EXPECT_EQ(read_format(ordered).integer_format.num_orders, 1);
 }
 
 // What changes the meaning of the tensors and has no reader is named.
 TEST(Quantization, NamesTheSettingThatIsNotRead) {
   const auto expect = [](json config, const json& changes, const std::string& setting) {
     config.update(changes);
-    const std::string error = error_of({{"quantization_config", config}});
+    const std::string error = format_error({{"quantization_config", config}});
     EXPECT_TRUE(contains(error, "with " + setting)) << error;
     EXPECT_TRUE(contains(error, "of the same name without -")) << error;
   };
@@ -286,9 +288,9 @@ TEST(Quantization, RefusesPatternsThatAreWrongOrTakeForever) {
        {{"group_0",
          {{"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}}}}}}};
   config["ignore"] = {"re:(layers"};
-  expect_error(ErrorCode::kModel, [&] { read(config); });
+  expect_error(ErrorCode::kModel, [&] { read_format(config); });
   config["ignore"] = {"re:(([a-z.])+)+$"};
-  const WeightQuantization hostile = read(config);
+  const WeightQuantization hostile = read_format(config);
   expect_error(ErrorCode::kModel, [&] {
     hostile.format_of("model.layers.self_attn.q_proj.model.layers.self_attn.q_proj.mlp!");
   });

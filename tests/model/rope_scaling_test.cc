@@ -8,9 +8,9 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "model/rope_golden.h"
 
 namespace sluice {
@@ -24,7 +24,7 @@ struct Parsed {
 };
 
 // Reads the rope description of a configuration with these keys.
-Parsed read(const std::string& keys) {
+Parsed read_rope(const std::string& keys) {
   const nlohmann::json document = parse_json("{" + keys + "}", "config.json");
   Parsed parsed;
   parsed.rope = read_rope_config(JsonObject(document, "config.json"), kMaxPositions,
@@ -32,14 +32,14 @@ Parsed read(const std::string& keys) {
   return parsed;
 }
 
-std::string error_of(ErrorCode code, const std::string& keys) {
-  return expect_error(code, [&] { read(keys); });
+std::string rope_error(ErrorCode code, const std::string& keys) {
+  return expect_error(code, [&] { read_rope(keys); });
 }
 
 TEST(RopeFrequencies, MatchGoldenValues) {
   ASSERT_EQ(kRopeGolden.size(), 10u);
   for (const RopeGolden& golden : kRopeGolden) {
-    const Parsed parsed = read(golden.keys);
+    const Parsed parsed = read_rope(golden.keys);
     const RopeFrequencies found = rope_frequencies(parsed.rope, golden.head_dim);
     ASSERT_EQ(found.inv_freq.size(), golden.inv_freq.size()) << golden.name;
     EXPECT_FLOAT_EQ(found.attention_factor, static_cast<float>(golden.attention_factor));
@@ -51,59 +51,60 @@ TEST(RopeFrequencies, MatchGoldenValues) {
 }
 
 TEST(RopeConfig, DefaultsWithoutKeys) {
-  const Parsed parsed = read("");
+  const Parsed parsed = read_rope("");
   EXPECT_EQ(parsed.rope.type, RopeType::kDefault);
   EXPECT_EQ(parsed.rope.theta, 10000.0);
   EXPECT_TRUE(parsed.warnings.empty());
   for (const char* keys : {R"("rope_scaling": null)", R"("rope_parameters": null)",
                            R"("rope_scaling": {"rope_type": "default"})",
                            R"("rope_parameters": {"rope_type": "default", "rope_theta": 1e4})"}) {
-    EXPECT_EQ(read(keys).rope.type, RopeType::kDefault) << keys;
+    EXPECT_EQ(read_rope(keys).rope.type, RopeType::kDefault) << keys;
   }
 }
 
 TEST(RopeConfig, FollowsTransformersPrecedence) {
   // rope_scaling has precedence over rope_parameters unless it is empty, theta inside over theta
   // outside.
-  EXPECT_EQ(read(R"("rope_scaling": {"type": "linear", "factor": 2},
+  EXPECT_EQ(read_rope(R"("rope_scaling": {"type": "linear", "factor": 2},
                     "rope_parameters": {"rope_type": "yarn", "factor": 4})")
                 .rope.type,
             RopeType::kLinear);
-  EXPECT_EQ(read(R"("rope_scaling": {},
+  EXPECT_EQ(read_rope(R"("rope_scaling": {},
                     "rope_parameters": {"rope_type": "yarn", "factor": 4})")
                 .rope.type,
             RopeType::kYarn);
-  EXPECT_EQ(read(R"("rope_theta": 5, "rope_parameters": {"rope_theta": 7})").rope.theta, 7.0);
-  EXPECT_EQ(read(R"("rope_theta": 5, "rope_parameters": {"rope_type": "default"})").rope.theta,
+  EXPECT_EQ(read_rope(R"("rope_theta": 5, "rope_parameters": {"rope_theta": 7})").rope.theta, 7.0);
+  EXPECT_EQ(read_rope(R"("rope_theta": 5, "rope_parameters": {"rope_type": "default"})").rope.theta,
             5.0);
-  EXPECT_EQ(
-      read(R"("rope_scaling": {"rope_type": "linear", "type": "yarn", "factor": 2})").rope.type,
-      RopeType::kLinear);
+  EXPECT_EQ(read_rope(R"("rope_scaling": {"rope_type": "linear", "type": "yarn", "factor": 2})")
+                .rope.type,
+            RopeType::kLinear);
 }
 
 TEST(RopeConfig, FindsTheOriginalLength) {
   const std::string yarn = R"("rope_parameters": {"rope_type": "yarn", "factor": 4)";
-  EXPECT_EQ(read(yarn + "}").rope.original_max_positions, kMaxPositions);
-  EXPECT_EQ(
-      read(yarn + R"(, "original_max_position_embeddings": 4096})").rope.original_max_positions,
-      4096);
-  EXPECT_EQ(read(R"("original_max_position_embeddings": 2048, )" + yarn +
-                 R"(, "original_max_position_embeddings": 4096})")
+  EXPECT_EQ(read_rope(yarn + "}").rope.original_max_positions, kMaxPositions);
+  EXPECT_EQ(read_rope(yarn + R"(, "original_max_position_embeddings": 4096})")
+                .rope.original_max_positions,
+            4096);
+  EXPECT_EQ(read_rope(R"("original_max_position_embeddings": 2048, )" + yarn +
+                      R"(, "original_max_position_embeddings": 4096})")
                 .rope.original_max_positions,
             2048);
 }
 
 TEST(RopeConfig, DerivesYarnsFactorFromTheLengths) {
-  EXPECT_EQ(read(R"("rope_parameters": {"rope_type": "yarn", "factor": null,
+  EXPECT_EQ(read_rope(R"("rope_parameters": {"rope_type": "yarn", "factor": null,
                     "original_max_position_embeddings": 4096})")
                 .rope.factor,
             8.0);
-  EXPECT_TRUE(contains(error_of(ErrorCode::kModel, R"("rope_parameters": {"rope_type": "yarn"})"),
+  EXPECT_TRUE(contains(rope_error(ErrorCode::kModel, R"("rope_parameters": {"rope_type": "yarn"})"),
                        "factor is missing; it must be given"));
 }
 
 TEST(RopeConfig, NamesKeysThatItIgnores) {
-  const Parsed parsed = read(R"("rope_scaling": {"type": "linear", "factor": 2, "beta_fast": 3})");
+  const Parsed parsed =
+      read_rope(R"("rope_scaling": {"type": "linear", "factor": 2, "beta_fast": 3})");
   ASSERT_EQ(parsed.warnings.size(), 1u);
   EXPECT_EQ(
       parsed.warnings[0],
@@ -133,8 +134,8 @@ TEST(RopeConfig, NamesSettingsWithTwoValues) {
     const auto keys = [&](const std::string& value) {
       return std::string(c.keys).replace(at, 1, value);
     };
-    EXPECT_TRUE(read(keys(c.equal)).warnings.empty()) << keys(c.equal);
-    const std::vector<std::string> warnings = read(keys(c.different)).warnings;
+    EXPECT_TRUE(read_rope(keys(c.equal)).warnings.empty()) << keys(c.equal);
+    const std::vector<std::string> warnings = read_rope(keys(c.different)).warnings;
     ASSERT_EQ(warnings.size(), 1u) << keys(c.different);
     EXPECT_TRUE(contains(warnings[0], c.warning));
     EXPECT_TRUE(contains(warnings[0], "; the former is used"));
@@ -143,17 +144,17 @@ TEST(RopeConfig, NamesSettingsWithTwoValues) {
 
 TEST(RopeConfig, RefusesTypesThatItDoesNotKnow) {
   for (const std::string type : {"dynamic", "longrope", "su", "mrope", "Yarn", ""}) {
-    EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported,
-                                  R"("rope_scaling": {"factor": 2, "type": ")" + type + "\"}"),
+    EXPECT_TRUE(contains(rope_error(ErrorCode::kUnsupported,
+                                    R"("rope_scaling": {"factor": 2, "type": ")" + type + "\"}"),
                          "config.json: rope_scaling: type \"" + type +
                              "\" is not supported; default, linear, llama3 and yarn are"));
   }
   EXPECT_TRUE(
-      contains(error_of(ErrorCode::kUnsupported, R"("rope_parameters": {"full_attention": {}})"),
+      contains(rope_error(ErrorCode::kUnsupported, R"("rope_parameters": {"full_attention": {}})"),
                "parameters per layer type (\"full_attention\") are not supported"));
   for (const char* keys : {R"("partial_rotary_factor": 0.5)",
                            R"("rope_parameters": {"partial_rotary_factor": 0.5})"}) {
-    EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, keys), "partial_rotary_factor 0.5"));
+    EXPECT_TRUE(contains(rope_error(ErrorCode::kUnsupported, keys), "partial_rotary_factor 0.5"));
   }
 }
 
@@ -174,7 +175,7 @@ TEST(RopeConfig, RefusesMissingAndImpossibleValues) {
            R"("rope_scaling": {"type": "yarn", "factor": 4, "attention_factor": 0})",
            R"("rope_scaling": {"type": "yarn", "factor": 4, "truncate": 1})",
            R"("rope_scaling": {"type": "yarn", "original_max_position_embeddings": 65536})"}) {
-    EXPECT_TRUE(contains(error_of(ErrorCode::kModel, keys), "it must be")) << keys;
+    EXPECT_TRUE(contains(rope_error(ErrorCode::kModel, keys), "it must be")) << keys;
   }
 }
 
@@ -184,7 +185,7 @@ TEST(RopeFrequencies, StayFiniteAtTheEdgesOfTheRanges) {
         R"("rope_scaling": {"type": "yarn", "factor": 1e6, "original_max_position_embeddings": 1})",
         R"("rope_theta": 1.00001, "rope_scaling": {"type": "yarn", "factor": 2})",
         R"("rope_theta": 1e18, "rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 1e6})"}) {
-    const RopeFrequencies frequencies = rope_frequencies(read(keys).rope, 256);
+    const RopeFrequencies frequencies = rope_frequencies(read_rope(keys).rope, 256);
     for (float value : frequencies.inv_freq) EXPECT_TRUE(std::isfinite(value) && value > 0) << keys;
     EXPECT_TRUE(std::isfinite(frequencies.attention_factor));
   }

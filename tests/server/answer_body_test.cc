@@ -2,8 +2,8 @@
 #include "server/api/answer/answer_body.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/answer_rig.h"
 #include "server/api/answer/answer_choice.h"
 
@@ -21,8 +21,8 @@ using testing::kHi;
 using testing::kThink;
 using testing::text_options;
 
-RequestOutput output_of(std::string text, std::vector<int32_t> ids,
-                        FinishReason reason = FinishReason::kStop) {
+RequestOutput finished_output(std::string text, std::vector<int32_t> ids,
+                              FinishReason reason = FinishReason::kStop) {
   RequestOutput output;
   output.num_cached_tokens = 2;
   output.text = std::move(text);
@@ -47,9 +47,9 @@ std::string body_of(const api::AnswerOptions& options, std::vector<RequestOutput
 TEST(AnswerBody, Chat) {
   api::AnswerOptions options = chat_options();
   options.format.thinks = true;
-  const RequestOutput output =
-      output_of("<think>\nhm\n</think>\n\nHi \u00e9",
-                {kThink, '\n', 'h', 'm', '\n', kEndThink, '\n', '\n', kHi, ' ', 0xC3, 0xA9, kEnd});
+  const RequestOutput output = finished_output(
+      "<think>\nhm\n</think>\n\nHi \u00e9",
+      {kThink, '\n', 'h', 'm', '\n', kEndThink, '\n', '\n', kHi, ' ', 0xC3, 0xA9, kEnd});
   EXPECT_EQ(body_of(options, {output}, api::CachedPlaces{.device = 1, .disk = 1}),
             R"({"id":"chatcmpl-r1","object":"chat.completion","created":1700000000,"model":"m",)"
             R"("system_fingerprint":"fp",)"
@@ -71,17 +71,17 @@ TEST(AnswerBody, Completions) {
   options.n = 2;
   options.return_token_ids = true;
   options.stop_token_ids = {'!'};
-  RequestOutput stopped = output_of("ab", {'a', 'b', 'c'});
+  RequestOutput stopped = finished_output("ab", {'a', 'b', 'c'});
   stopped.stop_reason = "c";
   const auto choice = [](int index, const std::string& rest) {
     return R"({"index":)" + std::to_string(index) + "," + rest + "}";
   };
   // Choices 0 and 1 are of prompt 0; a prompt's cached tokens are those of the choice with fewer.
-  RequestOutput other = output_of("<think>", {kThink, '!'});
+  RequestOutput other = finished_output("<think>", {kThink, '!'});
   other.num_cached_tokens = 1;
   EXPECT_EQ(
-      body_of(options, {stopped, other, output_of("x", {'x'}, FinishReason::kLength),
-                        output_of("", {}, FinishReason::kCancelled)}),
+      body_of(options, {stopped, other, finished_output("x", {'x'}, FinishReason::kLength),
+                        finished_output("", {}, FinishReason::kCancelled)}),
       R"({"id":"cmpl-r1","object":"text_completion","created":1700000000,"model":"m",)"
       R"("system_fingerprint":"fp","choices":[)" +
           choice(0, R"("text":"ab","logprobs":null,"finish_reason":"stop","stop_reason":"c",)"
@@ -107,7 +107,7 @@ TEST(AnswerBody, Completions) {
 TEST(AnswerBody, UsageSaysThatTheLimitWasClamped) {
   api::AnswerOptions options = chat_options();
   const auto usage = [&] {
-    return testing::Json::parse(body_of(options, {output_of("Hi", {kHi, kEnd})}))["usage"];
+    return testing::Json::parse(body_of(options, {finished_output("Hi", {kHi, kEnd})}))["usage"];
   };
   EXPECT_FALSE(usage().contains("clamped_max_tokens"));
   options.clamped_max_tokens = 7;
@@ -121,7 +121,7 @@ testing::Json choice_of(const api::AnswerOptions& options, const RequestOutput& 
 TEST(AnswerBody, ReasoningFields) {
   api::AnswerOptions options = chat_options();
   options.format = {.thinks = true, .starts_in_thought = true};
-  const RequestOutput output = output_of("a</think>b", {'a', kEndThink, 'b', kEnd});
+  const RequestOutput output = finished_output("a</think>b", {'a', kEndThink, 'b', kEnd});
   using api::ReasoningField;
   const std::pair<const char*, const char*> cases[] = {
       {"both", R"({"content":"b","reasoning":"a","reasoning_content":"a",)"
@@ -143,7 +143,7 @@ TEST(AnswerBody, ThoughtsMayBeLeftOut) {
   options.format = {.thinks = true, .starts_in_thought = true};
   options.include_thoughts = false;
   options.return_token_ids = true;
-  const RequestOutput output = output_of("a</think>b", {'a', kEndThink, 'b', kEnd});
+  const RequestOutput output = finished_output("a</think>b", {'a', kEndThink, 'b', kEnd});
   for (const char* name : {"both", "reasoning_content", "reasoning", "none"}) {
     options.reasoning_field = api::find_reasoning_field(name).value();
     const testing::Json body = testing::Json::parse(body_of(options, {output}));
@@ -158,7 +158,7 @@ TEST(AnswerBody, ThoughtsMayBeLeftOut) {
 
 // In both shapes, of the token and of the likeliest; the text stays.
 TEST(AnswerBody, TokensMayBeNamedByTheirIds) {
-  RequestOutput output = output_of("Hi", {kHi});
+  RequestOutput output = finished_output("Hi", {kHi});
   output.logprobs = {testing::entry(kHi, -0.5f, {{kHi, -0.5f}, {'x', -1.0f}})};
   for (api::AnswerOptions options : {chat_options(), text_options({{.ids = {1}}})}) {
     options.logprobs = 2;
@@ -185,7 +185,7 @@ TEST(AnswerBody, ToolCalls) {
   options.tools = {"f"};
   const std::string f = R"(<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>)";
   const std::string empty = R"(<tool_call>{"name":"f"}</tool_call>)";
-  const testing::Json both = choice_of(options, output_of(f + "\n" + empty, {1}));
+  const testing::Json both = choice_of(options, finished_output(f + "\n" + empty, {1}));
   EXPECT_EQ(both["finish_reason"], "tool_calls");
   EXPECT_TRUE(both["message"]["content"].is_null());
   const testing::Json& calls = both["message"]["tool_calls"];
@@ -199,13 +199,15 @@ TEST(AnswerBody, ToolCalls) {
   EXPECT_EQ(calls[1]["id"], api::call_id(7, 0, 1));
 
   // Text beside calls is content, and so is a call that is not whole.
-  EXPECT_EQ(choice_of(options, output_of("x" + f, {1}))["message"]["content"], "x");
+  EXPECT_EQ(choice_of(options, finished_output("x" + f, {1}))["message"]["content"], "x");
   const testing::Json broken = choice_of(
-      options, output_of(R"(<tool_call>{"name":"f","arguments":{"a)", {1}, FinishReason::kLength));
+      options,
+      finished_output(R"(<tool_call>{"name":"f","arguments":{"a)", {1}, FinishReason::kLength));
   EXPECT_EQ(broken["finish_reason"], "length");
   EXPECT_FALSE(broken["message"].contains("tool_calls"));
   EXPECT_EQ(broken["message"]["content"], R"(<tool_call>{"name":"f","arguments":{"a)");
-  const testing::Json unknown = choice_of(options, output_of(R"(<tool_call>{"name":"g"})", {1}));
+  const testing::Json unknown =
+      choice_of(options, finished_output(R"(<tool_call>{"name":"g"})", {1}));
   EXPECT_EQ(unknown["finish_reason"], "stop");
   EXPECT_EQ(unknown["message"].dump(),
             R"({"content":"<tool_call>{\"name\":\"g\"}","refusal":null,"role":"assistant"})");
@@ -221,7 +223,8 @@ TEST(AnswerBody, KeepsToOneCall) {
   for (const std::string& after : {call + "y", std::string("y"), call.substr(0, 30)}) {
     for (const FinishReason reason :
          {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled}) {
-      const testing::Json choice = choice_of(options, output_of("x" + call + after, {1}, reason));
+      const testing::Json choice =
+          choice_of(options, finished_output("x" + call + after, {1}, reason));
       EXPECT_EQ(choice["finish_reason"], "tool_calls") << after;
       EXPECT_EQ(choice["message"]["content"], "x") << after;
       EXPECT_EQ(choice["message"]["tool_calls"].size(), 1U) << after;
@@ -238,7 +241,7 @@ TEST(AnswerBody, WhatCutsAnAnswerCountsMoreThanItsCalls) {
   const std::string f = R"(<tool_call>{"name":"f"}</tool_call>)";
   for (const std::string rest : {"", "\n<tool_call>", R"(<tool_call>{"name":"f","arg)", "Hi"}) {
     const auto reason = [&](FinishReason finish, const char* stop_text) {
-      RequestOutput output = output_of(f + rest, {1}, finish);
+      RequestOutput output = finished_output(f + rest, {1}, finish);
       output.stop_reason = stop_text;
       const testing::Json choice = choice_of(options, output);
       EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
@@ -268,7 +271,7 @@ TEST(AnswerBody, CallIds) {
 
 TEST(AnswerBody, StopTextIfAskedFor) {
   api::AnswerOptions options = text_options({{.ids = {1}}});
-  RequestOutput output = output_of("ab", {'a', 'b', 'c'});
+  RequestOutput output = finished_output("ab", {'a', 'b', 'c'});
   output.stop_reason = "cd";
   EXPECT_EQ(choice_of(options, output)["text"], "ab");
   options.include_stop_text = true;
@@ -282,7 +285,7 @@ TEST(AnswerBody, PromptOnly) {
   options.prompt_only = true;
   options.logprobs = 0;
   options.return_token_ids = true;
-  RequestOutput output = output_of("x", {'x'});
+  RequestOutput output = finished_output("x", {'x'});
   output.logprobs = {entry('x', -1.0f)};
   output.prompt_logprobs = {{}, entry('b', -0.5f)};
   const testing::Json body = testing::Json::parse(body_of(options, {output}));

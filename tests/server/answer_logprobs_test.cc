@@ -6,8 +6,8 @@
 #include <random>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/answer_rig.h"
 
 namespace sluice {

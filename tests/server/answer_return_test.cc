@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/answer_rig.h"
 #include "server/api/answer/answer_body.h"
 #include "server/api/messages/messages_request.h"
@@ -21,7 +21,7 @@ namespace sluice {
 namespace {
 
 using testing::answer_tokenizer;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 const api::RequestRules kRules{.defaults = {}, .vocab_size = 512};
 
@@ -121,13 +121,14 @@ std::vector<Answer> answers(const AnswerFormat& format) {
   return all;
 }
 
-Json tools(const Model& model) {
-  Json all = Json::parse(R"([{"type":"function","function":{"name":"f","description":"d",
+OrderedJson tools(const Model& model) {
+  OrderedJson all =
+      OrderedJson::parse(R"([{"type":"function","function":{"name":"f","description":"d",
       "parameters":{"type":"object","properties":{"a":{"type":"string","description":"d"}},
       "required":[]}}}])");
   // Other templates cannot write all types, and other formats do not need them.
   if (model.format.tools != ToolFormat::kQwen3Coder) return all;
-  Json& properties = all[0]["function"]["parameters"]["properties"];
+  OrderedJson& properties = all[0]["function"]["parameters"]["properties"];
   properties["n"] = {{"type", "number"}};
   properties["b"] = {{"type", "boolean"}};
   properties["z"] = {{"type", {"null", "string"}}};
@@ -138,18 +139,19 @@ Json tools(const Model& model) {
 std::shared_ptr<const api::AnswerOptions> options_of(const Model& model) {
   api::AnswerOptions options = testing::chat_options();
   options.format = model.format;
-  options.tools = {{"f", std::make_shared<const Json>(tools(model)[0]["function"]["parameters"])}};
+  options.tools = {
+      {"f", std::make_shared<const OrderedJson>(tools(model)[0]["function"]["parameters"])}};
   return std::make_shared<const api::AnswerOptions>(std::move(options));
 }
 
-Json body_of(const Answer& answer, const std::shared_ptr<const api::AnswerOptions>& options,
-             std::shared_ptr<const api::AnswerWriter> writer) {
+OrderedJson body_of(const Answer& answer, const std::shared_ptr<const api::AnswerOptions>& options,
+                    std::shared_ptr<const api::AnswerWriter> writer) {
   api::AnswerBody body(options, std::move(writer));
   RequestOutput output;
   output.text = answer.text;
   output.finish_reason = answer.reason;
   body.add(0, std::move(output), testing::at_ms(1));
-  return Json::parse(body.text({}));
+  return OrderedJson::parse(body.text({}));
 }
 
 // The prompt, or "fault: " and the text of the error.
@@ -165,19 +167,19 @@ std::string prompt_of(const Model& model, const api::Read<Request>& read) {
   return api::text_of(std::get<std::vector<TextSegment>>(segments));
 }
 
-std::string chat_prompt(const Model& model, const Json& messages) {
-  Json request = {{"messages", messages}};
+std::string chat_prompt(const Model& model, const OrderedJson& messages) {
+  OrderedJson request = {{"messages", messages}};
   if (model.chat.reads("tools")) request["tools"] = tools(model);
   return prompt_of(model, api::read_chat(request.dump(), kRules));
 }
 
-Json user(const char* text) { return {{"role", "user"}, {"content", text}}; }
+OrderedJson user(const char* text) { return {{"role", "user"}, {"content", text}}; }
 
 // The answer, a result for each of its calls, and how the conversation goes on.
-Json chat_history(const Json& answer) {
-  Json messages = {user("q"), answer};
-  const Json calls = answer.value("tool_calls", Json());
-  for (const Json& call : calls) {
+OrderedJson chat_history(const OrderedJson& answer) {
+  OrderedJson messages = {user("q"), answer};
+  const OrderedJson calls = answer.value("tool_calls", OrderedJson());
+  for (const OrderedJson& call : calls) {
     messages.push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "result"}});
   }
   if (!calls.empty()) messages.push_back({{"role", "assistant"}, {"content", "ok"}});
@@ -205,15 +207,17 @@ void for_each_answer(Check check) {
 TEST(AnswerReturn, Chats) {
   for_each_answer([](const Model& model, const Answer& answer) {
     const auto options = options_of(model);
-    const Json choice = body_of(answer, options, testing::openai_writer(options))["choices"][0];
-    Json message = choice["message"];
-    EXPECT_EQ(message.value("tool_calls", Json::array()).size(), answer.num_calls) << message;
+    const OrderedJson choice =
+        body_of(answer, options, testing::openai_writer(options))["choices"][0];
+    OrderedJson message = choice["message"];
+    EXPECT_EQ(message.value("tool_calls", OrderedJson::array()).size(), answer.num_calls)
+        << message;
     const bool calls = answer.num_calls > 0 && answer.reason == FinishReason::kStop;
     EXPECT_EQ(choice["finish_reason"] == "tool_calls", calls) << choice;
     const std::string prompt = chat_prompt(model, chat_history(message));
     expect_prompt(prompt, answer);
     // As clients write the same message: with all members of their types, or without null ones.
-    Json full = message;
+    OrderedJson full = message;
     for (const char* name : {"content", "refusal", "audio", "function_call", "tool_calls",
                              "reasoning", "reasoning_content", "thinking"}) {
       if (!full.contains(name)) full[name] = nullptr;
@@ -232,21 +236,21 @@ TEST(AnswerReturn, Messages) {
   for_each_answer([](const Model& model, const Answer& answer) {
     const auto options = options_of(model);
     const auto writer = std::make_shared<api::MessagesWriter>(options, answer_tokenizer());
-    const Json content = body_of(answer, options, writer)["content"];
-    Json results = Json::array();
-    for (const Json& block : content) {
+    const OrderedJson content = body_of(answer, options, writer)["content"];
+    OrderedJson results = OrderedJson::array();
+    for (const OrderedJson& block : content) {
       if (block["type"] != "tool_use") continue;
       results.push_back(
           {{"type", "tool_result"}, {"tool_use_id", block["id"]}, {"content", "result"}});
     }
     EXPECT_EQ(results.size(), answer.num_calls) << content;
-    Json messages = {user("q"), {{"role", "assistant"}, {"content", content}}};
+    OrderedJson messages = {user("q"), {{"role", "assistant"}, {"content", content}}};
     if (!results.empty()) {
       messages.push_back({{"role", "user"}, {"content", results}});
       messages.push_back({{"role", "assistant"}, {"content", "ok"}});
     }
     messages.push_back(user("more"));
-    Json request = {{"max_tokens", 5}, {"messages", messages}};
+    OrderedJson request = {{"max_tokens", 5}, {"messages", messages}};
     if (model.chat.reads("tools")) {
       request["tools"] = {
           {{"name", "f"}, {"input_schema", tools(model)[0]["function"]["parameters"]}}};
@@ -261,25 +265,25 @@ TEST(AnswerReturn, Responses) {
     const auto options = options_of(model);
     const auto writer =
         std::make_shared<api::ResponseWriter>(options, api::ResponseFacts(), answer_tokenizer());
-    const Json body = body_of(answer, options, writer);
+    const OrderedJson body = body_of(answer, options, writer);
     EXPECT_EQ(body["status"], answer.reason == FinishReason::kStop ? "completed" : "incomplete");
-    Json input = Json::array({user("q")});
-    std::vector<Json> calls;
-    for (const Json& item : body["output"]) {
+    OrderedJson input = OrderedJson::array({user("q")});
+    std::vector<OrderedJson> calls;
+    for (const OrderedJson& item : body["output"]) {
       if (item["type"] == "function_call") calls.push_back(item["call_id"]);
       input.push_back(item);
     }
     EXPECT_EQ(calls.size(), answer.num_calls) << body;
-    for (const Json& id : calls) {
+    for (const OrderedJson& id : calls) {
       input.push_back({{"type", "function_call_output"}, {"call_id", id}, {"output", "result"}});
     }
     if (!calls.empty()) input.push_back({{"role", "assistant"}, {"content", "ok"}});
     input.push_back(user("more"));
-    Json request = {{"input", input}};
+    OrderedJson request = {{"input", input}};
     if (model.chat.reads("tools")) {
-      Json tool = tools(model)[0]["function"];
+      OrderedJson tool = tools(model)[0]["function"];
       tool["type"] = "function";
-      request["tools"] = Json::array({tool});
+      request["tools"] = OrderedJson::array({tool});
     }
     expect_prompt(prompt_of(model, api::read_response(request.dump(), kRules)), answer);
   });
@@ -291,10 +295,11 @@ TEST(AnswerReturn, Completions) {
     SCOPED_TRACE(answer.name);
     const auto options = std::make_shared<const api::AnswerOptions>(
         testing::text_options({{.ids = {'q'}, .text = "q"}}));
-    const Json choice = body_of(answer, options, testing::openai_writer(options))["choices"][0];
+    const OrderedJson choice =
+        body_of(answer, options, testing::openai_writer(options))["choices"][0];
     EXPECT_EQ(choice["text"], answer.text);
     EXPECT_EQ(choice["finish_reason"], answer.reason == FinishReason::kStop ? "stop" : "length");
-    const Json request = {{"prompt", "q" + choice["text"].get<std::string>()}};
+    const OrderedJson request = {{"prompt", "q" + choice["text"].get<std::string>()}};
     EXPECT_TRUE(std::holds_alternative<api::CompletionRequest>(
         api::read_completion(request.dump(), kRules)));
   }
@@ -305,33 +310,33 @@ TEST(AnswerReturn, NullIsAnEmptyText) {
   for (const Model& model : models()) {
     for (const char* role : {"system", "user", "assistant", "tool"}) {
       SCOPED_TRACE(model.name + ": " + role);
-      const auto prompt = [&](const Json& content) {
-        Json message = {{"role", role}, {"content", content}};
-        Json messages = {user("q"), message, user("more")};
+      const auto prompt = [&](const OrderedJson& content) {
+        OrderedJson message = {{"role", role}, {"content", content}};
+        OrderedJson messages = {user("q"), message, user("more")};
         if (std::string(role) == "system") messages = {message, user("q")};
-        if (std::string(role) == "user") messages = Json::array({message});
+        if (std::string(role) == "user") messages = OrderedJson::array({message});
         return chat_prompt(model, messages);
       };
-      const auto part = [](const Json& text) {
-        return Json::array({{{"type", "text"}, {"text", text}}});
+      const auto part = [](const OrderedJson& text) {
+        return OrderedJson::array({{{"type", "text"}, {"text", text}}});
       };
       EXPECT_EQ(prompt(nullptr), prompt(""));
       EXPECT_EQ(prompt(part(nullptr)), prompt(part("")));
     }
   }
-  const auto messages = [](const Json& content) {
-    const Json request = {{"max_tokens", 5},
-                          {"messages",
-                           {user("q"),
-                            {{"role", "assistant"}, {"content", content}},
-                            {{"role", "user"}, {"content", content}}}}};
+  const auto messages = [](const OrderedJson& content) {
+    const OrderedJson request = {{"max_tokens", 5},
+                                 {"messages",
+                                  {user("q"),
+                                   {{"role", "assistant"}, {"content", content}},
+                                   {{"role", "user"}, {"content", content}}}}};
     return prompt_of(models()[0], api::read_messages(request.dump(), kRules));
   };
-  const Json block = {{"type", "text"}, {"text", nullptr}};
+  const OrderedJson block = {{"type", "text"}, {"text", nullptr}};
   EXPECT_EQ(messages(nullptr), messages(""));
-  EXPECT_EQ(messages(Json::array({block})), messages(""));
-  const auto response = [](const Json& content) {
-    const Json request = {
+  EXPECT_EQ(messages(OrderedJson::array({block})), messages(""));
+  const auto response = [](const OrderedJson& content) {
+    const OrderedJson request = {
         {"input", {user("q"), {{"role", "assistant"}, {"content", content}}, user("more")}}};
     return prompt_of(models()[0], api::read_response(request.dump(), kRules));
   };
@@ -345,20 +350,20 @@ TEST(AnswerReturn, CutCallsOfOtherServers) {
     if (model.format.tools == ToolFormat::kNone) continue;
     SCOPED_TRACE(model.name);
     for (const char* arguments : {"{\"a\": \"value1", "[\"value1\"]", "\"value1\"", "value1"}) {
-      const Json call = {{"id", "c"},
-                         {"type", "function"},
-                         {"function", {{"name", "f"}, {"arguments", arguments}}}};
-      const Json message = {
-          {"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}};
+      const OrderedJson call = {{"id", "c"},
+                                {"type", "function"},
+                                {"function", {{"name", "f"}, {"arguments", arguments}}}};
+      const OrderedJson message = {
+          {"role", "assistant"}, {"content", nullptr}, {"tool_calls", OrderedJson::array({call})}};
       expect_prompt(chat_prompt(model, chat_history(message)), {"cut", "", "value1"});
-      const Json input = {
+      const OrderedJson input = {
           user("q"),
           {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", arguments}},
           {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "result"}}};
-      Json request = {{"input", input}};
-      Json tool = tools(model)[0]["function"];
+      OrderedJson request = {{"input", input}};
+      OrderedJson tool = tools(model)[0]["function"];
       tool["type"] = "function";
-      request["tools"] = Json::array({tool});
+      request["tools"] = OrderedJson::array({tool});
       expect_prompt(prompt_of(model, api::read_response(request.dump(), kRules)),
                     {"cut", "", "value1"});
     }

@@ -15,9 +15,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/answer/answer_options.h"
+#include "server/api/answer/answer_stream.h"
 #include "server/api/answer/stream_chunks.h"
 #include "server/http/sse.h"
 #include "sluice/request_output.h"
@@ -28,6 +29,14 @@
 namespace sluice::testing {
 
 using Json = nlohmann::json;
+using OptionsPtr = std::shared_ptr<const api::AnswerOptions>;
+
+// The bytes of an event as a stream sends them.
+inline std::string rendered(const api::AnswerStream::Event& event) {
+  std::string text;
+  event->render(text);
+  return text;
+}
 
 inline constexpr int32_t kHi = 256, kThink = 257, kEndThink = 258, kBos = 259, kEnd = 260;
 

@@ -6,8 +6,8 @@
 #include <functional>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/answer_rig.h"
 #include "server/api/answer/answer_body.h"
 #include "server/http/outbox.h"
@@ -25,23 +25,17 @@ using testing::kEnd;
 using testing::kEndThink;
 using testing::kHi;
 using testing::kThink;
+using testing::OptionsPtr;
 using testing::outputs_of;
+using testing::rendered;
 using testing::sse_data;
 using testing::text_options;
-using OptionsPtr = std::shared_ptr<const api::AnswerOptions>;
-
 OptionsPtr shared(api::AnswerOptions options) {
   return std::make_shared<const api::AnswerOptions>(std::move(options));
 }
 
 api::AnswerStream stream_of(const OptionsPtr& options) {
   return {options, testing::openai_writer(options)};
-}
-
-std::string rendered(const api::AnswerStream::Event& event) {
-  std::string text;
-  event->render(text);
-  return text;
 }
 
 RequestOutput output_of(std::string text, std::vector<int32_t> ids,

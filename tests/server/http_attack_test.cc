@@ -21,7 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::string kGet = "GET /echo/ok HTTP/1.1\r\nHost: a\r\n\r\n";
+const std::string kGetOk = "GET /echo/ok HTTP/1.1\r\nHost: a\r\n\r\n";
 // What the attacker wants to be taken for a request of its own.
 const std::string kSmuggled = "GET /echo/smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -48,7 +48,7 @@ size_t resident_bytes() {
 
 bool is_answered(const HttpServer& server) {
   RawClient client(server.port());
-  client.send(kGet);
+  client.send(kGetOk);
   return client.read_answer().ends_with("\r\n\r\nok");
 }
 
@@ -292,7 +292,7 @@ TEST(HttpAttack, ThousandsOfIdleConnectionsCostLittle) {
     EXPECT_LT((cpu_time() - cpu).count(), 0.05) << "idle connections must not be polled";
     EXPECT_LT((resident_bytes() - before) / count, size_t{32} << 10);
   }
-  idle.back()->send(kGet);
+  idle.back()->send(kGetOk);
   EXPECT_EQ(status_of(idle.back()->read_answer()), count % 2 == 0 ? 200 : 400);
   idle.clear();
   const TimePoint end = Clock::now() + 20s;
@@ -311,7 +311,7 @@ TEST(HttpAttack, SixtyFourDescriptorsAreEnough) {
   for (const int descriptor : reserved) {
     close(descriptor);
     clients.push_back(std::make_unique<RawClient>(server.port()));
-    clients.back()->send(kGet);
+    clients.back()->send(kGetOk);
   }
   for (int i = 0; i < 24; ++i) EXPECT_EQ(status_of(clients[i]->read_answer()), 200) << i;
   const auto cpu = cpu_time();

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::string kGet = "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n";
+const std::string kFastGet = "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n";
 const std::string kSlowGet = "GET /stream HTTP/1.1\r\nHost: a\r\nX-Request-Id: slow\r\n\r\n";
 
 // Streams of numbered events, sent in turn by the test as an engine's thread would.
@@ -60,7 +60,7 @@ TEST(HttpLoad, AClientOfOneByteASecondDisturbsNobody) {
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int i = 0; i < 32; ++i) {
     clients.push_back(std::make_unique<RawClient>(producer.server->port(), i == 0 ? 2048 : 0));
-    clients.back()->send(i == 0 ? kSlowGet : kGet);
+    clients.back()->send(i == 0 ? kSlowGet : kFastGet);
   }
   const auto exchanges = producer.wait_for(32);
   std::atomic<bool> done{false};
@@ -109,7 +109,7 @@ TEST(HttpLoad, ClientsThatLeaveAtAnyTimeLeaveNothing) {
   for (int i = 0; i < kClients; ++i) {
     clients.emplace_back([&, i] {
       RawClient client(producer.server->port());
-      client.send(kGet);
+      client.send(kFastGet);
       if (i % 3 == 0) {
         complete += client.read_until("0\r\n\r\n").ends_with("0\r\n\r\n");
       } else {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "io/json_type.h"
 #include "server/echo_server.h"
 #include "server/raw_client.h"
 #include "sluice/error.h"
@@ -25,7 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::string kGet = "GET /echo/a%2Fb HTTP/1.1\r\nHost: a\r\n\r\n";
+const std::string kGetEcho = "GET /echo/a%2Fb HTTP/1.1\r\nHost: a\r\n\r\n";
 
 std::string post(const std::string& body, const std::string& fields = {}) {
   return "POST /echo HTTP/1.1\r\nHost: a\r\n" + fields +
@@ -41,7 +41,7 @@ TEST(HttpServer, AnswersAndKeepsTheConnection) {
   EXPECT_TRUE(first.ends_with("\r\n\r\nhello")) << first;
   EXPECT_TRUE(has(first, "X-Request-Id: id-7\r\n")) << first;
   EXPECT_FALSE(has(first, "Connection: close"));
-  client.send(kGet);
+  client.send(kGetEcho);
   EXPECT_TRUE(client.read_answer().ends_with("\r\n\r\na/b"));
   EXPECT_EQ(server.num_connections(), 1u);
 }
@@ -87,7 +87,7 @@ TEST(HttpServer, FaultsAreTypedAndCloseWhereTheyMust) {
       client.read_all();
       EXPECT_TRUE(client.at_end()) << bad.wire.substr(0, 80);
     } else {
-      client.send(kGet);
+      client.send(kGetEcho);
       EXPECT_EQ(status_of(client.read_answer()), 200);
     }
   }
@@ -273,7 +273,7 @@ TEST(HttpServer, ReportsWhatItRefuses) {
     reports.clear();
   }
   RawClient client(server.port());
-  client.send(kGet);
+  client.send(kGetEcho);
   client.read_answer();
   EXPECT_TRUE(reports.empty()) << "it was answered";
 }
@@ -284,7 +284,7 @@ TEST(HttpServer, ConnectionsAboveTheLimitAreClosed) {
   HttpServer server(echo_options(limits));
   std::vector<std::unique_ptr<RawClient>> idle;
   for (int i = 0; i < 200; ++i) idle.push_back(std::make_unique<RawClient>(server.port()));
-  idle.back()->send(kGet);
+  idle.back()->send(kGetEcho);
   EXPECT_EQ(status_of(idle.back()->read_answer()), 200);
   RawClient late(server.port());
   late.read_all();
@@ -292,7 +292,7 @@ TEST(HttpServer, ConnectionsAboveTheLimitAreClosed) {
   idle.front()->close_now();
   while (server.num_connections() == 200) usleep(1000);
   RawClient next(server.port());
-  next.send(kGet);
+  next.send(kGetEcho);
   EXPECT_EQ(status_of(next.read_answer()), 200);
 }
 
@@ -306,7 +306,7 @@ TEST(HttpServer, WithoutDescriptorsItWaitsAndGoesOn) {
   few.rlim_cur = static_cast<rlim_t>(next) + 1;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
   RawClient client(server.port());  // has the last descriptor
-  client.send(kGet);
+  client.send(kGetEcho);
   std::this_thread::sleep_for(50ms);
   EXPECT_EQ(server.num_connections(), 0u);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
@@ -324,7 +324,7 @@ class HttpUnixSocket : public ::testing::Test {
   }
   void expect_answers() const {
     RawClient client(path_.string());
-    client.send(kGet);
+    client.send(kGetEcho);
     EXPECT_EQ(status_of(client.read_answer()), 200);
   }
 

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::string kGet = "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n";
+const std::string kGetStream = "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n";
 
 // A server whose only route hands the exchange to the test, which answers from its own thread.
 struct StreamServer {
@@ -50,7 +50,7 @@ std::unique_ptr<StreamEvent> event(std::string data) {
 TEST(HttpStream, HeadersAndEventsLeaveAtOnce) {
   StreamServer stream;
   RawClient client(stream.server->port());
-  client.send(kGet);
+  client.send(kGetStream);
   const auto exchange = stream.next();
   exchange->begin_stream();
   const std::string head = client.read_until("\r\n\r\n");
@@ -82,7 +82,7 @@ TEST(HttpStream, Http10EndsWithTheConnection) {
 TEST(HttpStream, SilenceIsFilledWithPings) {
   StreamServer stream;
   RawClient client(stream.server->port());
-  client.send(kGet);
+  client.send(kGetStream);
   const auto exchange = stream.next();
   exchange->begin_stream({.ping_interval = 20ms});
   client.read_until("\r\n\r\n");
@@ -95,7 +95,7 @@ TEST(HttpStream, SilenceIsFilledWithPings) {
 TEST(HttpStream, AStreamThatIsGivenUpIsCut) {
   StreamServer stream;
   RawClient client(stream.server->port());
-  client.send(kGet);
+  client.send(kGetStream);
   auto exchange = stream.next();
   stream.arrived = {};
   exchange->begin_stream();
@@ -113,7 +113,7 @@ TEST(HttpStream, AnEventThatCannotBeWrittenCutsItsStreamOnly) {
   };
   StreamServer stream;
   RawClient client(stream.server->port());
-  client.send(kGet);
+  client.send(kGetStream);
   const auto exchange = stream.next();
   exchange->begin_stream();
   exchange->send(event("one"));
@@ -135,7 +135,7 @@ TEST(HttpStream, EveryWayToLeaveIsSeen) {
     for (const bool begun : {false, true}) {
       StreamServer stream;
       RawClient client(stream.server->port());
-      client.send(kGet);
+      client.send(kGetStream);
       const auto exchange = stream.next();
       if (begun) {
         exchange->begin_stream();
@@ -153,7 +153,7 @@ TEST(HttpStream, EveryWayToLeaveIsSeen) {
 TEST(HttpStream, EarlyBytesAreKeptAndNoDisconnect) {
   StreamServer stream;
   RawClient client(stream.server->port());
-  std::string wire = kGet;
+  std::string wire = kGetStream;
   for (int i = 0; i < 2000; ++i) wire += "GET /ok HTTP/1.1\r\nHost: a\r\n\r\n";
   ASSERT_TRUE(client.send(wire)) << "more than is kept fits into the system's buffers";
   const auto exchange = stream.next();
@@ -166,7 +166,7 @@ TEST(HttpStream, EarlyBytesAreKeptAndNoDisconnect) {
 TEST(HttpStream, ADisconnectBehindKeptBytesIsSeen) {
   StreamServer stream;
   RawClient client(stream.server->port());
-  client.send(kGet + std::string(40'000, 'x'));
+  client.send(kGetStream + std::string(40'000, 'x'));
   const auto exchange = stream.next();
   client.close_now();
   EXPECT_EQ(stream.wait_gone(), Gone::kDisconnected);
@@ -177,7 +177,7 @@ TEST(HttpStream, AHalfClosedClientIsAnswered) {
   for (const bool is_stream : {false, true}) {
     StreamServer stream;
     RawClient client(stream.server->port());
-    client.send(kGet);
+    client.send(kGetStream);
     const auto exchange = stream.next();
     if (is_stream) {
       exchange->begin_stream();
@@ -200,7 +200,7 @@ TEST(HttpStream, AHalfClosedClientIsAnswered) {
 TEST(HttpStream, AHalfClosedClientOfHttp10CountsAsGone) {
   StreamServer stream;
   RawClient client(stream.server->port());
-  std::string old = kGet;
+  std::string old = kGetStream;
   old.replace(old.find("HTTP/1.1"), 8, "HTTP/1.0");
   client.send(old);
   const auto exchange = stream.next();
@@ -213,7 +213,7 @@ TEST(HttpStream, ASlowReaderIsCutAtItsBufferAndOthersGoOn) {
   limits.client_buffer_bytes = 256 << 10;
   StreamServer stream(limits);
   RawClient slow(stream.server->port(), 4096);
-  slow.send(kGet);
+  slow.send(kGetStream);
   const auto exchange = stream.next();
   exchange->begin_stream();
   const std::string data(10'000, 'x');
@@ -236,7 +236,7 @@ TEST(HttpStream, AReaderThatStopsIsCutInTime) {
   limits.client_stall = 200ms;
   StreamServer stream(limits);
   RawClient slow(stream.server->port(), 4096);
-  slow.send(kGet);
+  slow.send(kGetStream);
   const auto exchange = stream.next();
   exchange->begin_stream();
   for (int i = 0; i < 100; ++i) exchange->send(event(std::string(150'000, 'x')));
@@ -246,7 +246,7 @@ TEST(HttpStream, AReaderThatStopsIsCutInTime) {
 TEST(HttpStream, StopLetsAnswersEnd) {
   StreamServer stream;
   RawClient client(stream.server->port());
-  client.send(kGet);
+  client.send(kGetStream);
   const auto exchange = stream.next();
   exchange->begin_stream();
   client.read_until("\r\n\r\n");
@@ -262,7 +262,7 @@ TEST(HttpStream, StopLetsAnswersEnd) {
 TEST(HttpStream, StopCutsWhatDoesNotEndAndExchangesOutliveTheServer) {
   StreamServer stream;
   RawClient client(stream.server->port());
-  client.send(kGet);
+  client.send(kGetStream);
   const auto exchange = stream.next();
   exchange->begin_stream();
   stream.server->stop(10ms);

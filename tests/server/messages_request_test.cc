@@ -6,16 +6,18 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+
+#include "io/json_type.h"
 
 namespace sluice::api {
 namespace {
 
-const RequestRules kRules = {.defaults = {.temperature = 0.6f, .top_k = 20}, .vocab_size = 1000};
+const RequestRules kMessageRules = {.defaults = {.temperature = 0.6f, .top_k = 20},
+                                    .vocab_size = 1000};
 const std::string kUser = R"({"role":"user","content":"a"})";
 
-ChatRequest value_of(const std::string& body) {
-  auto read = read_messages(body, kRules);
+ChatRequest messages_request(const std::string& body) {
+  auto read = read_messages(body, kMessageRules);
   if (const auto* fault = std::get_if<http::Fault>(&read)) {
     ADD_FAILURE() << body << ": " << fault->message;
     return {};
@@ -25,7 +27,7 @@ ChatRequest value_of(const std::string& body) {
 
 // A request with these further members, and with the messages.
 ChatRequest with(const std::string& members, const std::string& messages = kUser) {
-  return value_of(R"({"max_tokens":9,"messages":[)" + messages + "]" + members + "}");
+  return messages_request(R"({"max_tokens":9,"messages":[)" + messages + "]" + members + "}");
 }
 
 std::string messages_of(const std::string& messages, const std::string& members = "") {
@@ -34,8 +36,8 @@ std::string messages_of(const std::string& messages, const std::string& members 
 
 // What is wrong with a request that has these members instead of good ones.
 std::string refused(const std::string& members, const std::string& messages = kUser) {
-  const auto read =
-      read_messages(R"({"max_tokens":9,"messages":[)" + messages + "]" + members + "}", kRules);
+  const auto read = read_messages(
+      R"({"max_tokens":9,"messages":[)" + messages + "]" + members + "}", kMessageRules);
   const auto* fault = std::get_if<http::Fault>(&read);
   if (fault == nullptr) return "accepted";
   EXPECT_EQ(fault->status, 400);
@@ -265,15 +267,15 @@ TEST(MessagesRequest, CountsHaveTheSamePrompt) {
   const std::string body = R"({"system":"s","messages":[)" + kUser +
                            R"(],"tools":[{"name":"f",)"
                            R"("input_schema":{}}])";
-  const auto count = read_message_count(body + "}", kRules);
+  const auto count = read_message_count(body + "}", kMessageRules);
   ASSERT_TRUE(std::holds_alternative<ChatRequest>(count));
   const Conversation& counted = std::get<ChatRequest>(count).conversation;
-  const Conversation& asked = value_of(body + ",\"max_tokens\":0}").conversation;
+  const Conversation& asked = messages_request(body + ",\"max_tokens\":0}").conversation;
   EXPECT_EQ(counted.messages, asked.messages);
   EXPECT_EQ(counted.tools, asked.tools);
-  const auto missing = read_messages(body + "}", kRules);
+  const auto missing = read_messages(body + "}", kMessageRules);
   EXPECT_EQ(std::get<http::Fault>(missing).param, "max_tokens");
-  EXPECT_NE(std::get<http::Fault>(read_messages("{", kRules)).message.find("JSON"),
+  EXPECT_NE(std::get<http::Fault>(read_messages("{", kMessageRules)).message.find("JSON"),
             std::string::npos);
 }
 
@@ -287,7 +289,7 @@ TEST(MessagesRequest, FieldsHaveNamesOfTheirOwn) {
 
 // Warming the cache: the engine computes the prompt and one token, which the answer leaves out.
 TEST(MessagesRequest, MaxTokensMayBeZero) {
-  const ChatRequest request = value_of(R"({"max_tokens":0,"messages":[)" + kUser + "]}");
+  const ChatRequest request = messages_request(R"({"max_tokens":0,"messages":[)" + kUser + "]}");
   EXPECT_EQ(std::get<int32_t>(resolve_max_tokens(request, 10, 100)), 1);
 }
 

@@ -8,8 +8,8 @@
 #include <iterator>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/answer_rig.h"
 #include "server/api/answer/answer_body.h"
 #include "server/api/answer/answer_stream.h"
@@ -27,25 +27,19 @@ using testing::chat_options;
 using testing::cut;
 using testing::Json;
 using testing::MessagesClient;
+using testing::OptionsPtr;
 using testing::outputs_of;
-using OptionsPtr = std::shared_ptr<const api::AnswerOptions>;
-
+using testing::rendered;
 std::shared_ptr<api::MessagesWriter> writer_of(const OptionsPtr& options) {
   return std::make_shared<api::MessagesWriter>(options, answer_tokenizer());
 }
 
-OptionsPtr options_of(AnswerFormat format = {.thinks = true, .tools = ToolFormat::kHermes}) {
+OptionsPtr message_options(AnswerFormat format = {.thinks = true, .tools = ToolFormat::kHermes}) {
   api::AnswerOptions options = chat_options();
   options.format = format;
   options.tools = {"f"};
   options.return_progress = true;
   return std::make_shared<const api::AnswerOptions>(std::move(options));
-}
-
-std::string rendered(const api::AnswerStream::Event& event) {
-  std::string text;
-  event->render(text);
-  return text;
 }
 
 std::string body_of(const OptionsPtr& options, const std::vector<RequestOutput>& outputs) {
@@ -75,14 +69,14 @@ std::string streamed(const OptionsPtr& options, const std::vector<RequestOutput>
   return text;
 }
 
-Json put_together(const std::string& stream) {
+Json read_message(const std::string& stream) {
   MessagesClient client;
   client.read(stream);
   EXPECT_TRUE(client.done()) << stream;
   return client.message();
 }
 
-struct Case {
+struct MessageCase {
   const char* name;
   std::string text;
   const char* stop_reason;
@@ -93,7 +87,7 @@ struct Case {
 
 const char* const kUnreadable = R"(<tool_call>{"name": "f", "arguments": {"a": "\d"}}</tool_call>)";
 
-std::vector<Case> cases() {
+std::vector<MessageCase> message_cases() {
   const std::string call =
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Z\u00fcrich\","
       " \"n\": [1, {\"a\": null}]}}\n</tool_call>";
@@ -137,7 +131,7 @@ std::vector<Case> cases() {
   };
 }
 
-std::vector<RequestOutput> outputs_of(const Case& one, std::mt19937& random) {
+std::vector<RequestOutput> outputs_of(const MessageCase& one, std::mt19937& random) {
   std::vector<RequestOutput> outputs =
       outputs_of(one.text + (one.text.empty() ? " " : ""), random, one.finish);
   if (one.text.empty()) outputs.erase(outputs.begin());
@@ -149,14 +143,14 @@ std::vector<RequestOutput> outputs_of(const Case& one, std::mt19937& random) {
 // cut it into more.
 TEST(MessagesWriter, GivesTheBodyHoweverItIsCutAndMerged) {
   std::mt19937 random(20261123);
-  for (const Case& one : cases()) {
-    const OptionsPtr options = options_of(one.format);
+  for (const MessageCase& one : message_cases()) {
+    const OptionsPtr options = message_options(one.format);
     const std::vector<RequestOutput> outputs = outputs_of(one, random);
     const Json want = Json::parse(body_of(options, outputs));
     ASSERT_EQ(want["stop_reason"], one.stop_reason) << one.name << want;
     const auto expect = [&](const std::vector<RequestOutput>& parts, const auto& takes) {
       ASSERT_EQ(Json::parse(body_of(options, parts)), want) << one.name;
-      ASSERT_EQ(put_together(streamed(options, parts, takes)), want) << one.name;
+      ASSERT_EQ(read_message(streamed(options, parts, takes)), want) << one.name;
     };
     for (size_t i = 0; i < outputs.size(); ++i) {
       for (size_t j = i; j < std::min(outputs.size(), i + 7); ++j) {
@@ -178,9 +172,9 @@ TEST(MessagesWriter, GivesTheBodyHoweverItIsCutAndMerged) {
 TEST(MessagesWriter, Bodies) {
   std::mt19937 random(3);
   const auto content = [&](const char* name) {
-    for (const Case& one : cases()) {
+    for (const MessageCase& one : message_cases()) {
       if (std::string(one.name) != name) continue;
-      const OptionsPtr options = options_of(one.format);
+      const OptionsPtr options = message_options(one.format);
       const std::string body = body_of(options, outputs_of(one, random));
       return nlohmann::ordered_json::parse(body)["content"].dump();
     }
@@ -212,7 +206,7 @@ TEST(MessagesWriter, Bodies) {
 }
 
 TEST(MessagesWriter, Body) {
-  const OptionsPtr options = options_of();
+  const OptionsPtr options = message_options();
   RequestOutput output;
   output.num_cached_tokens = 2;
   output.text = "<think>hm</think>Hi";
@@ -228,7 +222,7 @@ TEST(MessagesWriter, Body) {
 
 // The file is also read by the real client in tools/clients/check_anthropic.py.
 TEST(MessagesWriter, Stream) {
-  const OptionsPtr options = options_of();
+  const OptionsPtr options = message_options();
   api::AnswerStream stream(options, writer_of(options));
   std::string text = rendered(stream.start());
   const auto share = stream.progress(
@@ -251,12 +245,12 @@ TEST(MessagesWriter, Stream) {
   std::ifstream file(testing::source_dir() / "tests/golden/server/messages_stream.txt");
   const std::string want{std::istreambuf_iterator<char>(file), {}};
   EXPECT_EQ(text, want);
-  EXPECT_EQ(put_together(text)["stop_reason"], "tool_use");
+  EXPECT_EQ(read_message(text)["stop_reason"], "tool_use");
 }
 
 // Of disable_parallel_tool_use: what comes after the call is left out, and so is how it ended.
 TEST(MessagesWriter, KeepsToOneCall) {
-  api::AnswerOptions options = *options_of();
+  api::AnswerOptions options = *message_options();
   options.single_call = true;
   const auto single = std::make_shared<const api::AnswerOptions>(options);
   RequestOutput output;
@@ -274,7 +268,7 @@ TEST(MessagesWriter, KeepsToOneCall) {
 
 // As an answer that is cut by the limit of time.
 TEST(MessagesWriter, ACancelledAnswerIsCut) {
-  const OptionsPtr options = options_of();
+  const OptionsPtr options = message_options();
   for (const std::string text : {"Hi", "<tool_call>{\"name\": \"f\"", ""}) {
     RequestOutput output;
     output.text = text;
@@ -284,12 +278,12 @@ TEST(MessagesWriter, ACancelledAnswerIsCut) {
     std::string events = rendered(stream.start());
     events += rendered(stream.delta(0, output, at_ms(1)));
     events += rendered(stream.end({}));
-    EXPECT_EQ(put_together(events)["stop_reason"], "max_tokens") << text;
+    EXPECT_EQ(read_message(events)["stop_reason"], "max_tokens") << text;
   }
 }
 
 TEST(MessagesWriter, ErrorsEndIt) {
-  const OptionsPtr options = options_of();
+  const OptionsPtr options = message_options();
   api::AnswerStream stream(options, writer_of(options));
   EXPECT_EQ(rendered(stream.fail({.status = 500, .message = "the device failed"})),
             "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\","

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/request/request.h"
 
 namespace sluice::api {
@@ -30,7 +30,7 @@ std::string list_of(const std::string& item, size_t count) {
   return list + "]";
 }
 
-std::string text_of(size_t num_bytes) { return "\"" + std::string(num_bytes, 'x') + "\""; }
+std::string quoted_text(size_t num_bytes) { return "\"" + std::string(num_bytes, 'x') + "\""; }
 
 std::string tool(const std::string& members) {
   return R"([{"type":"function","function":{)" + members + "}}]";
@@ -67,9 +67,9 @@ std::vector<FieldCase> sampling_cases() {
 std::vector<FieldCase> shared_cases() {
   return {
       {"stop",
-       {"\"x\"", "[]", list_of("\"x\"", 992), list_of(text_of(1024), 31), text_of(1024)},
-       {"\"\"", "[\"\"]", list_of("\"x\"", 993), list_of(text_of(1024), 32), text_of(1025), "[1]",
-        "[null]", "1", "true", "{}"}},
+       {"\"x\"", "[]", list_of("\"x\"", 992), list_of(quoted_text(1024), 31), quoted_text(1024)},
+       {"\"\"", "[\"\"]", list_of("\"x\"", 993), list_of(quoted_text(1024), 32), quoted_text(1025),
+        "[1]", "[null]", "1", "true", "{}"}},
       {"stop_token_ids",
        {"[]", list_of("99", 64)},
        {list_of("99", 65), "[100]", "[-1]", "[1.5]", "5", "\"5\""}},
@@ -81,8 +81,8 @@ std::vector<FieldCase> shared_cases() {
       {"best_of", {"2"}, {"1", "3", "0", "129", "2.0", "true"}, R"("n":2)"},
       {"prompt_logprobs", {"0", "20"}, {"-1", "21", "1.0", "true", "\"1\""}},
       {"cache_salt",
-       {"\"a\"", "\"aZ09_-\"", text_of(128)},
-       {"\"\"", text_of(129), "\"a b\"", "\"a/b\"", "\"\u00e9\"", "1", "[]"}},
+       {"\"a\"", "\"aZ09_-\"", quoted_text(128)},
+       {"\"\"", quoted_text(129), "\"a b\"", "\"a/b\"", "\"\u00e9\"", "1", "[]"}},
       {"stream", {"true", "false"}, {"0", "1", "\"true\""}},
       {"stream_options",
        {"{}", R"({"include_usage":true,"continuous_usage_stats":false})", R"({"other":1})",
@@ -156,10 +156,10 @@ std::vector<FieldCase> conversation_cases() {
         R"([{"function":{"name":"f","parameters":null}}])",
         list_of(R"({"function":{"name":"f"}})", 512)},
        {"{}", "[1]", "[{}]", R"([{"type":"function","function":1}])", tool(""), tool(R"("name":1)"),
-        tool(R"("name":"")"), tool(R"("name":)" + text_of(257)),
+        tool(R"("name":"")"), tool(R"("name":)" + quoted_text(257)),
         tool(R"("name":"f","parameters":[])"), R"([{"type":"web_search","function":{"name":"f"}}])",
         list_of(R"({"function":{"name":"f"}})", 513),
-        tool(R"("name":"f","description":)" + text_of(size_t{4} << 20))}},
+        tool(R"("name":"f","description":)" + quoted_text(size_t{4} << 20))}},
       {"chat_template_kwargs", {"{}", R"({"enable_thinking":false})"}, {"[]", "\"a\"", "1"}},
       {"reasoning_effort",
        {"\"none\"", "\"minimal\"", "\"low\"", "\"medium\"", "\"high\"", "\"xhigh\"", "\"max\""},

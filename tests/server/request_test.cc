@@ -5,7 +5,8 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+
+#include "io/json_type.h"
 
 namespace sluice::api {
 namespace {

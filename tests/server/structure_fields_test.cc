@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/messages/messages_request.h"
 #include "server/api/request/request.h"
 #include "server/api/responses/response_request.h"
@@ -14,7 +14,7 @@
 namespace sluice::api {
 namespace {
 
-const RequestRules kRules = {.defaults = {}, .vocab_size = 1000};
+const RequestRules kPlainRules = {.defaults = {}, .vocab_size = 1000};
 
 template <typename Request>
 std::shared_ptr<const StructuredOutput> structure_of(const Read<Request>& read) {
@@ -25,7 +25,7 @@ std::shared_ptr<const StructuredOutput> structure_of(const Read<Request>& read) 
 
 std::shared_ptr<const StructuredOutput> of_chat(const std::string& members) {
   return structure_of(
-      read_chat(R"({"messages":[{"role":"user","content":"a"}],)" + members + "}", kRules));
+      read_chat(R"({"messages":[{"role":"user","content":"a"}],)" + members + "}", kPlainRules));
 }
 
 StructuredOutput schema(std::string text) {
@@ -124,7 +124,8 @@ TEST(StructureFields, RefuseWhatTheyDoNotKnow) {
            {"json_schema", "1"},
            {"grammar", "[]"},
            {"output_config", R"({"format":{"type":"json_schema"}})"}}) {
-    const auto read = read_completion(R"({"prompt":"a",")" + name + "\":" + value + "}", kRules);
+    const auto read =
+        read_completion(R"({"prompt":"a",")" + name + "\":" + value + "}", kPlainRules);
     const auto* fault = std::get_if<http::Fault>(&read);
     ASSERT_NE(fault, nullptr) << name << " " << value;
     EXPECT_EQ(fault->status, 400);
@@ -135,7 +136,7 @@ TEST(StructureFields, RefuseWhatTheyDoNotKnow) {
 
 TEST(StructureFields, ExcludeEachOther) {
   const auto read = read_completion(
-      R"({"prompt":"a","guided_regex":"a","response_format":{"type":"json_object"}})", kRules);
+      R"({"prompt":"a","guided_regex":"a","response_format":{"type":"json_object"}})", kPlainRules);
   const auto* fault = std::get_if<http::Fault>(&read);
   ASSERT_NE(fault, nullptr);
   EXPECT_EQ(fault->param, "response_format");
@@ -145,7 +146,7 @@ TEST(StructureFields, AreThoseOfOtherApisToo) {
   const auto response = structure_of(read_response(
       R"({"input":"a","text":{"format":{"type":"json_schema","name":"n",
           "schema":{"type":"null"}}}})",
-      kRules));
+      kPlainRules));
   ASSERT_NE(response, nullptr);
   EXPECT_EQ(*response, schema(R"({"type":"null"})"));
   for (const char* member :
@@ -154,7 +155,7 @@ TEST(StructureFields, AreThoseOfOtherApisToo) {
     const auto message = structure_of(
         read_messages(R"({"max_tokens":9,"messages":[{"role":"user","content":"a"}],)" +
                           std::string(member) + "}",
-                      kRules));
+                      kPlainRules));
     ASSERT_NE(message, nullptr);
     EXPECT_EQ(*message, schema(R"({"type":"null"})"));
   }

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/request/request.h"
 
 namespace sluice::api {

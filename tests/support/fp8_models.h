@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "model/quantization.h"
 #include "support/weight_copies.h"
 

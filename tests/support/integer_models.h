@@ -8,8 +8,7 @@
 #include <filesystem>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "model/quantization.h"
 #include "support/weight_copies.h"
 

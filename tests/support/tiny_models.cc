@@ -8,11 +8,10 @@
 #include <iterator>
 #include <random>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 #include "support/source_dir.h"
 #include "support/test_device.h"

@@ -10,6 +10,11 @@
 
 namespace sluice::testing {
 
+// Two of them: one query head for each KV head, and two (2 layers, 4 query and 2 KV heads of 32,
+// width 64).
+inline constexpr const char* kTinyLlama = "llama-group1-default";
+inline constexpr const char* kTinyQwen = "qwen3-group2-tied";
+
 // Every model of tests/golden/models that the device under test runs, sorted: all families, rope
 // variants and group sizes. Most of those with experts are too narrow for a GPU.
 std::vector<std::string> tiny_model_names();

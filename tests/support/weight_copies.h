@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "core/dtype.h"
+#include "io/json_type.h"
 #include "io/model_directory.h"
 
 namespace sluice::testing {

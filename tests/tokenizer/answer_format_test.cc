@@ -5,8 +5,8 @@
 #include <string>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "tokenizer/calls/call_form.h"
 #include "tokenizer/golden.h"
 

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "support/sample_of.h"
 #include "tokenizer/answer_fixtures.h"
 #include "tokenizer/chat_template.h"

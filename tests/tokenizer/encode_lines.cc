@@ -13,10 +13,10 @@
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "io/file.h"
+#include "io/json_type.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice {

@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "support/source_dir.h"
 
 namespace sluice::testing {

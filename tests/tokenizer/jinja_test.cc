@@ -4,10 +4,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "core/printable.h"
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "tokenizer/jinja/marked_text.h"
 #include "tokenizer/jinja/template.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include "io/json_type.h"
 
 namespace sluice::testing {
 

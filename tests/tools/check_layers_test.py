@@ -174,6 +174,10 @@ class House(unittest.TestCase):
         self.assert_one("src/ops/x.cc", "#include <cuda_runtime.h>\n", "belongs under a cuda/")
         self.assertEqual(findings({"src/ops/cuda/x.cu": "#include <cuda_runtime.h>\n"}), [])
 
+    def test_a_header_that_one_of_ours_includes(self):
+        self.assert_one("tests/io/x.cc", "#include <nlohmann/json.hpp>\n", "include src/io/json_type.h instead")
+        self.assertEqual(findings({"src/io/json_type.h": HEADER + "#include <nlohmann/json.hpp>\n"}), [])
+
     def test_conditions(self):
         for condition in ("#ifdef __AVX2__", "#if defined(X)", "#  ifndef X"):
             self.assert_one("src/ops/x.cc", condition + "\n#endif\n", "outside src/device/debug_fill.h")

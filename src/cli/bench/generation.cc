@@ -5,7 +5,6 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/bench/work.h"
@@ -15,6 +14,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 
 namespace sluice::cli {
 namespace {

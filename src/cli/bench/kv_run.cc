@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/engine_session.h"
 #include "cli/exit_codes.h"
@@ -15,6 +14,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "engine/plan/engine_plan.h"
+#include "io/json_type.h"
 
 namespace sluice::cli {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/interrupt.h"
+#include "io/json_type.h"
 
 namespace sluice::cli {
 namespace {

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/kv_run.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/table.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 
 namespace sluice::cli {
 namespace {

@@ -5,7 +5,6 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/bench/serve/request_sizes.h"
@@ -17,6 +16,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
+#include "io/json_type.h"
 
 namespace sluice::cli {
 namespace {

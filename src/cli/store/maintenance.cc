@@ -8,7 +8,6 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
@@ -16,6 +15,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
+#include "io/json_type.h"
 #include "store/store_cleaner.h"
 #include "store/store_folder.h"
 #include "text/json_text.h"

@@ -5,11 +5,11 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

@@ -8,10 +8,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice {
 namespace {

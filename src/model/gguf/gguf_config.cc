@@ -9,11 +9,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/printable.h"
 #include "io/gguf/gguf_weights.h"
+#include "io/json_type.h"
 #include "model/config_limits.h"
 #include "model/gguf/gguf_formats.h"
 #include "model/gguf/gguf_layers.h"

@@ -4,8 +4,7 @@
 // Used by read_gguf_config. Thread rule: free functions without state.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "model/gguf/gguf_metadata.h"
 #include "model/model_config.h"
 

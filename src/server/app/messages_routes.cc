@@ -1,8 +1,7 @@
 // The routes of the messages API. Their requests are chats once they are read.
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/answer_body.h"
 #include "server/api/messages/messages_fault.h"
 #include "server/api/messages/messages_request.h"

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/answer/answer_body.h"
 #include "server/api/answer/pin_writer.h"
 #include "server/api/request/request_prompt.h"

@@ -8,8 +8,7 @@
 #include <optional>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/usage.h"
 #include "server/api/request/request.h"
 #include "server/api/request/request_prompt.h"

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/printable.h"
+#include "io/json_type.h"
 
 namespace sluice::server {
 namespace {

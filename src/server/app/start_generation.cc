@@ -9,8 +9,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/answer/answer_body.h"
 #include "server/api/answer/rendered_prompt.h"
 #include "server/api/request/request_prompt.h"

@@ -1,8 +1,7 @@
 // Routes that say how the server is and what it has. They need no worker: nothing here takes long.
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/answer_body.h"
 #include "server/app/routes.h"
 #include "server/metrics/metrics_page.h"

@@ -2,8 +2,7 @@
 // they give exactly the ids that a request gets.
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/answer_body.h"
 #include "server/api/request/request_prompt.h"
 #include "server/app/routes.h"

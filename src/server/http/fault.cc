@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include <nlohmann/json.hpp>
+#include "io/json_type.h"
 
 namespace sluice::http {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/printable.h"
+#include "io/json_type.h"
 
 namespace sluice::metrics {
 

@@ -4,9 +4,9 @@
 #include <iterator>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/printable.h"
+#include "io/json_type.h"
 
 namespace sluice::metrics {
 namespace {

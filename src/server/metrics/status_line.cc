@@ -3,9 +3,9 @@
 #include <chrono>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/json_type.h"
 
 namespace sluice::metrics {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/answer/answer_body.h"
 #include "server/app/routes.h"
 #include "server/page/page_routes.h"

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/schema_types.h"
 #include "sluice/error.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "io/schema_types.h"
 #include "tokenizer/calls/call_form.h"
 

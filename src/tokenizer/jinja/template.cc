@@ -1,9 +1,8 @@
 // Defines the variables and turns the marked text into segments.
 #include "tokenizer/jinja/template.h"
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
+#include "io/json_type.h"
 #include "tokenizer/jinja/free_names.h"
 #include "tokenizer/jinja/interpreter.h"
 #include "tokenizer/jinja/parser.h"

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "tokenizer/unicode.h"
 
 namespace sluice::jinja {

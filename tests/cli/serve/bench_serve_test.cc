@@ -1,12 +1,12 @@
 // What bench serve computes from answers, on inputs written by hand.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/bench/serve/completion.h"
 #include "cli/bench/serve/quantile.h"
 #include "cli/bench/serve/request_sizes.h"
+#include "io/json_type.h"
 
 namespace sluice::cli {
 namespace {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/run_bits.h"
 #include "support/sample_of.h"

@@ -17,11 +17,11 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "io/expect_error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"
 #include "ops/experts/experts.h"

@@ -11,12 +11,12 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/store/store_engine.h"
 #include "io/expect_error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/model_directory.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"

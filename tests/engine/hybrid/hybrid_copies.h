@@ -5,8 +5,7 @@
 #include <memory>
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/fp8_models.h"
 #include "support/hybrid_models.h"

@@ -16,12 +16,12 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/hybrid/hybrid_prompts.h"
 #include "engine/llm_engine.h"
 #include "io/expect_error.h"
 #include "io/file.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"
 #include "sluice/inspect.h"

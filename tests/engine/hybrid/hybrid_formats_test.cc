@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/hybrid/hybrid_copies.h"
 #include "engine/llm_engine.h"
@@ -14,6 +13,7 @@
 #include "io/expect_error.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/model_directory.h"
 #include "model/weights.h"
 #include "sluice/inspect.h"
@@ -35,7 +35,7 @@ using testing::Job;
 using testing::write_fp8;
 using testing::write_integers;
 
-constexpr auto kPacked = IntegerForm::kPackQuantized;
+constexpr auto kPackedNames = IntegerForm::kPackQuantized;
 
 EngineOptions options_of(const TempDir& dir) {
   EngineOptions options = testing::tiny_options(dir.path().string());
@@ -50,7 +50,7 @@ std::vector<std::unique_ptr<Copies>> some_models() {
   models.push_back(write_fp8(dense_hybrid(), WeightScales::kRows));
   models.push_back(write_fp8(hybrid_of_experts(), WeightScales::kBlocks));
   models.push_back(write_integers(grouped_hybrid(), {.form = IntegerForm::kAwq}));
-  models.push_back(write_integers(dense_hybrid(), {.form = kPacked}));
+  models.push_back(write_integers(dense_hybrid(), {.form = kPackedNames}));
   models.push_back(write_integers(hybrid_of_experts(), {.form = IntegerForm::kGptqV2}));
   models.push_back(write_integers(grouped_hybrid(), {.form = IntegerForm::kGptq, .ordered = true}));
   return models;
@@ -202,7 +202,7 @@ TEST(HybridFormats, WhatDoesNotFitIsNamed) {
   sizes = dense_hybrid();
   sizes.num_v_heads = 2;
   sizes.v_dim = 26;
-  const auto words = write_integers(sizes, {.form = kPacked});
+  const auto words = write_integers(sizes, {.form = kPackedNames});
   json config = testing::integer_config({.form = IntegerForm::kAwq});
   config = {{"quantization_config", with_left_out(config, sizes)}};
   json document = read_json_file(words->quantized.path() / "config.json");

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/hybrid/hybrid_copies.h"
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "io/model_directory.h"
 #include "model/weights.h"
 #include "ops/ops.h"

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/llm_engine.h"
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"
 #include "model/weights.h"

@@ -45,7 +45,7 @@ std::string describe(const ScopedPolicy::Options& policy) {
   return "windows of " + std::to_string(policy.window_rows);
 }
 
-std::vector<Job> make_jobs() {
+std::vector<Job> scored_jobs() {
   std::vector<Job> jobs;
   for (const int64_t length : {129, 385, 300, 470}) {
     jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(6, length)});
@@ -59,7 +59,7 @@ EngineOptions chunked(int32_t chunk_tokens, int32_t pass_tokens, int32_t block_t
 
 // The comparisons below would prove nothing if no key changed a selection.
 TEST(ScoredOffload, SelectionsDependOnKeysAndNotOnWindows) {
-  const std::vector<Job> jobs = {make_jobs().back()};
+  const std::vector<Job> jobs = {scored_jobs().back()};
   const auto first_logprob = [&](const ScopedPolicy::Options& policy) {
     return run_scoped(scoped_resident(), policy, jobs)[0].logprobs[0][0].logprob;
   };
@@ -71,7 +71,7 @@ TEST(ScoredOffload, SelectionsDependOnKeysAndNotOnWindows) {
 }
 
 TEST(ScoredOffload, OffloadedEqualsResident) {
-  const std::vector<Job> jobs = make_jobs();
+  const std::vector<Job> jobs = scored_jobs();
   for (const ScopedPolicy::Options& policy : kPolicies) {
     const std::vector<RequestOutput> reference = run_scoped(scoped_resident(), policy, jobs);
     for (const auto& [num_slots, slot_blocks] : {std::pair{2, 1}, {3, 2}, {8, 1}}) {
@@ -93,7 +93,7 @@ TEST(ScoredOffload, OffloadedEqualsResident) {
 
 // Blocks that stay are read in place; runs of them and of others alternate.
 TEST(ScoredOffload, BlocksThatStayAreScoredInPlace) {
-  const std::vector<Job> jobs = make_jobs();
+  const std::vector<Job> jobs = scored_jobs();
   const ScopedPolicy::Options& policy = kPolicies[0];
   const std::vector<RequestOutput> reference = run_scoped(scoped_resident(), policy, jobs);
   for (const int64_t num_blocks : {0, 1, 2, 100}) {
@@ -152,7 +152,7 @@ TEST(ScoredOffload, MovesExactlyTheBytesItMust) {
 }
 
 TEST(ScoredOffload, ScheduleOfStreamsDoesNotMatter) {
-  const std::vector<Job> jobs = make_jobs();
+  const std::vector<Job> jobs = scored_jobs();
   for (const ScopedPolicy::Options& policy : kPolicies) {
     const std::vector<RequestOutput> reference = run_scoped(scoped_resident(), policy, jobs);
     for (const uint64_t seed : testing::test_seeds(5)) {
@@ -192,7 +192,7 @@ TEST(ScoredOffload, TakesWhatWasPlannedAndAStepAllocatesNothing) {
   EXPECT_EQ(engine->device().allocated_bytes(MemoryKind::kDevice),
             engine->plan().memory.device_used_bytes());
   const int64_t before = engine->device().num_allocations();
-  run_jobs(*engine, make_jobs());
+  run_jobs(*engine, scored_jobs());
   EXPECT_EQ(engine->device().num_allocations(), before);
 }
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/hybrid/hybrid_copies.h"
 #include "engine/hybrid/hybrid_prompts.h"
@@ -19,6 +18,7 @@
 #include "engine/store/store_engine.h"
 #include "io/expect_error.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/model_directory.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"

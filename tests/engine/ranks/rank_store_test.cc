@@ -10,10 +10,10 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/store/store_engine.h"
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/test_device.h"
 

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/llm_engine.h"
 #include "engine/speculation/speculative_engine.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "io/temp_dir.h"
 #include "support/loaded_weights.h"
 #include "support/run_bits.h"

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "attention/policy_names.h"
 #include "device/collectives.h"
 #include "engine/llm_engine.h"
 #include "engine/speculation/speculative_engine.h"
 #include "io/expect_error.h"
+#include "io/json_type.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"
 #include "support/fp8_models.h"

@@ -11,8 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "sluice/structured_output.h"
 #include "support/run_bits.h"
 #include "support/tiny_models.h"

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "engine/llm_engine.h"
+#include "io/json_type.h"
 #include "server/app/sluice_server.h"
 #include "server/metrics_text.h"
 #include "server/raw_client.h"

@@ -4,8 +4,8 @@
 #include <set>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/responses/response_fields.h"
 
 namespace sluice::api {

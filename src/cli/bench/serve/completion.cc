@@ -6,9 +6,8 @@
 #include <limits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
+#include "io/json_type.h"
 #include "server/http/chunk_decoder.h"
 
 namespace sluice::cli {

@@ -9,7 +9,6 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
 #include "cli/bench/serve/bench_server.h"
@@ -22,6 +21,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "io/json_type.h"
 
 namespace sluice::cli {
 namespace {

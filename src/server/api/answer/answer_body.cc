@@ -2,9 +2,8 @@
 
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
+#include "io/json_type.h"
 #include "server/api/answer/answer_choice.h"
 
 namespace sluice::api {

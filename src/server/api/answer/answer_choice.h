@@ -10,8 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/answer_delta.h"
 #include "server/api/answer/answer_logprobs.h"
 #include "server/api/answer/answer_options.h"

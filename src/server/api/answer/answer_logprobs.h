@@ -9,8 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/answer_options.h"
 #include "sluice/request_output.h"
 #include "tokenizer/detokenizer.h"

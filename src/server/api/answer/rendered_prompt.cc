@@ -7,7 +7,8 @@
 #include <variant>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "io/json_type.h"
 
 namespace sluice::api {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include <nlohmann/json.hpp>
+#include "io/json_type.h"
 
 namespace sluice::api {
 namespace {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/printable.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "server/api/request/body_reader.h"
 #include "server/api/request/skipped_types.h"
 

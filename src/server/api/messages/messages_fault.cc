@@ -1,8 +1,8 @@
 #include "server/api/messages/messages_fault.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "io/json_type.h"
 #include "server/api/answer/answer_body.h"
 
 namespace sluice::api {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "io/json_type.h"
 #include "server/api/messages/messages_conversation.h"
 #include "server/api/request/body_reader.h"
 #include "server/api/request/field_rows.h"

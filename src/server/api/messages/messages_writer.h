@@ -13,8 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/answer_choice.h"
 #include "server/api/answer/answer_writer.h"
 #include "server/api/answer/usage.h"

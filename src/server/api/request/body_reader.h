@@ -9,9 +9,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "io/json_type.h"
 #include "server/api/request/field.h"
 #include "server/api/request/request.h"
 #include "server/api/request/request_fields.h"

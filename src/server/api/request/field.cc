@@ -8,12 +8,12 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/option_check.h"
 #include "core/printable.h"
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice::api {
 namespace {

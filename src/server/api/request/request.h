@@ -18,8 +18,7 @@
 #include <variant>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/openapi.h"
 #include "server/api/request/field.h"
 #include "server/http/fault.h"

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "io/json_type.h"
 #include "server/api/request/field_rows.h"
 #include "server/api/request/item_schemas.h"
 

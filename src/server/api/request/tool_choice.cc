@@ -5,9 +5,9 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice::api {
 namespace {

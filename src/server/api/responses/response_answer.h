@@ -7,8 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/answer_choice.h"
 #include "server/api/answer/answer_delta.h"
 #include "server/api/answer/answer_options.h"

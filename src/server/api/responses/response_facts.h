@@ -10,8 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/request/field.h"
 
 namespace sluice::api {

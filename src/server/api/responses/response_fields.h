@@ -5,8 +5,7 @@
 
 #include <string>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/request/request_fields.h"
 #include "server/api/responses/response_request.h"
 

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "io/json.h"
+#include "io/json_type.h"
 #include "server/api/responses/response_facts.h"
 #include "server/api/responses/response_text.h"
 #include "tokenizer/chat_messages.h"

@@ -14,8 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/responses/response_facts.h"
 #include "server/api/responses/response_logprobs.h"
 #include "tokenizer/answer_scanner.h"

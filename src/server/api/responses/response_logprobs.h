@@ -11,8 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "io/json_type.h"
 #include "server/api/answer/answer_options.h"
 #include "server/api/request/field.h"
 #include "tokenizer/answer_scanner.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "io/json_type.h"
 
 namespace sluice::api {
 
