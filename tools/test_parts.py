@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Builds and runs the tests of a build in parts, as many parts as the time allows.
 
-A part is every n-th program of the build with its tests, in the order of ctest, and what ALWAYS
-matches. The first parts run whatever they take; a further part begins only if one that takes as long
-as the last one would end in time. What was left out is printed, and written to BUILD/left_out.txt,
-one test a line; the file is empty if all tests ran.
+A part is every n-th test, in the order of ctest. What ALWAYS matches runs first, then AT-LEAST parts,
+whatever they take. A further part begins only if it is expected to end in time: the first one after
+EXPECT seconds, any other as soon as the one before it. What was left out is printed, and written to
+BUILD/left_out.txt, one test a line; the file is empty if all tests ran.
 
-    python3 tools/test_parts.py BUILD [--parts N] [--first K] [--at-least N] [--seconds S]
-                                [--always REGEX] [--leave-out REGEX] [--libraries TARGET...]
+    python3 tools/test_parts.py BUILD [--parts N] [--first K] [--at-least N] [--seconds S] [--expect S]
+                                [--always REGEX] [--label REGEX] [--leave-out REGEX]
 """
 
 import argparse
@@ -31,9 +31,9 @@ def commands(build):
     return {match.group(1): re.findall(r'"([^"]*)"', match.group(2)) for match in found if match}
 
 
-def all_tests(build, leave_out):
+def all_tests(build, label, leave_out):
     """Each test's name with the programs of `build` that its command names, in the order of ctest."""
-    shown = subprocess.run(["ctest", "--test-dir", build, "-LE", leave_out, "--show-only=json-v1"],
+    shown = subprocess.run(["ctest", "--test-dir", build, "-L", label, "-LE", leave_out, "--show-only=json-v1"],
                            check=True, capture_output=True, text=True).stdout
     root = Path(build).resolve()
     of_test = commands(build)
@@ -43,12 +43,6 @@ def all_tests(build, leave_out):
         programs = [str(word.relative_to(root)) for word in words if word.is_relative_to(root)]
         tests.append((test["name"], programs))
     return tests
-
-
-def part_of(tests, part, parts, always):
-    """The tests of one part of `parts`: every test whose number has the remainder `part`, and what `always` names."""
-    return [test for number, test in enumerate(tests)
-            if number % parts == part or (always and re.search(always, test[0]))]
 
 
 def run_part(build, tests):
@@ -61,24 +55,28 @@ def run_part(build, tests):
                 "-R", f"^({names})$"])
 
 
+def parts_of(tests, args):
+    """The parts in the order in which they run, as lists of tests; one of what ALWAYS matches is the first."""
+    always = [test for test in tests if args.always and re.search(args.always, test[0])]
+    others = [test for test in tests if test not in always]
+    parts = [others[(args.first + k) % args.parts::args.parts] for k in range(args.parts)]
+    return always, [part for part in parts if part]
+
+
 def run_parts(args, tests):
     """Runs parts until the time is over; returns whether all passed, and the names of the tests that did not run."""
     start = time.monotonic()
-    left = {name for name, _ in tests}
-    passed = not args.libraries or run(["cmake", "--build", args.build, "--target", *args.libraries])
-    for count in range(args.parts):
-        part = (args.first + count) % args.parts
+    always, parts = parts_of(tests, args)
+    passed = run_part(args.build, always) if always else True
+    expected = args.expect
+    for count, part in enumerate(parts):
         begin = time.monotonic()
-        chosen = [test for test in part_of(tests, part, args.parts, args.always) if test[0] in left]
-        if not chosen:
-            continue
-        print(f"part {part + 1} of {args.parts}: {len(chosen)} tests", flush=True)
-        passed = run_part(args.build, chosen) and passed
-        left -= {name for name, _ in chosen}
-        now = time.monotonic()
-        if count + 1 >= args.at_least and now - start + (now - begin) > args.seconds:
-            break
-    return passed, [name for name, _ in tests if name in left]
+        if count >= args.at_least and begin - start + expected > args.seconds:
+            return passed, [name for left in parts[count:] for name, _ in left]
+        print(f"part {count + 1} of {len(parts)}: {len(part)} tests", flush=True)
+        passed = run_part(args.build, part) and passed
+        expected = time.monotonic() - begin
+    return passed, []
 
 
 def main():
@@ -88,11 +86,12 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="the part that runs first, modulo the parts")
     parser.add_argument("--at-least", type=int, default=1, help="this many parts run in any case")
     parser.add_argument("--seconds", type=float, default=0, help="a further part has to end in this time")
-    parser.add_argument("--always", default="", help="tests that run with the first part")
-    parser.add_argument("--leave-out", default="gpu|slow", help="labels that do not run")
-    parser.add_argument("--libraries", nargs="*", default=[], help="targets that are built before the first part")
+    parser.add_argument("--expect", type=float, default=0, help="seconds that the first part takes, if AT-LEAST is 0")
+    parser.add_argument("--always", default="", help="tests that run before the parts")
+    parser.add_argument("--label", default="", help="labels of the tests that run")
+    parser.add_argument("--leave-out", default="gpu|slow", help="labels of the tests that do not")
     args = parser.parse_args()
-    passed, left = run_parts(args, all_tests(args.build, args.leave_out))
+    passed, left = run_parts(args, all_tests(args.build, args.label, args.leave_out))
     (Path(args.build) / "left_out.txt").write_text("".join(f"{name}\n" for name in left))
     if left:
         print(f"{len(left)} tests left out, since there was no time for them: {' '.join(left)}")

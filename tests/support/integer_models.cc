@@ -17,7 +17,7 @@ namespace sluice::testing {
 namespace {
 
 // A weight as integers: all of row n and column k, scales and zero points by row and group.
-struct Quantized {
+struct IntegerMatrix {
   int64_t n = 0;
   int64_t k = 0;
   int64_t groups = 0;
@@ -59,7 +59,7 @@ std::pair<uint16_t, float> rounded_scale(const IntegerKind& kind, float scale) {
 // One row of one group: a scale and a zero point by which its least and largest number are in the
 // range.
 void quantize_group(const IntegerKind& kind, std::span<const float> weight, int64_t row,
-                    int64_t group, Quantized& q) {
+                    int64_t group, IntegerMatrix& q) {
   float least = 0, largest = 0;
   for (int64_t c = 0; c < q.k; ++c) {
     if (q.group_of[static_cast<size_t>(c)] != group) continue;
@@ -83,9 +83,9 @@ void quantize_group(const IntegerKind& kind, std::span<const float> weight, int6
   }
 }
 
-Quantized quantize(const IntegerKind& kind, const CheckpointTensor& tensor) {
+IntegerMatrix quantize(const IntegerKind& kind, const CheckpointTensor& tensor) {
   const std::vector<float> weight = floats_of(tensor);
-  Quantized q{.n = tensor.shape[0], .k = tensor.shape[1]};
+  IntegerMatrix q{.n = tensor.shape[0], .k = tensor.shape[1]};
   q.group_of = groups_of(kind, q.k, std::hash<std::string_view>()(tensor.name));
   q.groups = *std::ranges::max_element(q.group_of) + 1;
   q.numbers.resize(weight.size());
@@ -156,7 +156,7 @@ std::vector<uint32_t> pack_awq(const Numbers& numbers) {
 // ---- Tensors ----------------------------------------------------------------------------------
 
 std::vector<WrittenTensor> packed_tensors(const IntegerKind& kind, const std::string& module,
-                                          const Quantized& q, const Numbers& numbers,
+                                          const IntegerMatrix& q, const Numbers& numbers,
                                           const Numbers& zeros) {
   const int64_t per_word = 32 / kind.bits;
   const int64_t row_words = (q.k + per_word - 1) / per_word;
@@ -182,7 +182,7 @@ std::vector<WrittenTensor> packed_tensors(const IntegerKind& kind, const std::st
 
 // AWQ and GPTQ, which store all transposed.
 std::vector<WrittenTensor> transposed_tensors(const IntegerKind& kind, const std::string& module,
-                                              const Quantized& q, const Numbers& numbers,
+                                              const IntegerMatrix& q, const Numbers& numbers,
                                               const Numbers& zeros) {
   const int64_t per_word = 32 / kind.bits;
   const bool is_awq = kind.form == IntegerForm::kAwq;
@@ -210,7 +210,7 @@ std::vector<WrittenTensor> transposed_tensors(const IntegerKind& kind, const std
 }
 
 std::vector<WrittenTensor> tensors_of(const IntegerKind& kind, const std::string& module,
-                                      const Quantized& q) {
+                                      const IntegerMatrix& q) {
   const Numbers numbers{.rows = q.n, .cols = q.k, .at = [&](int64_t row, int64_t col) {
                           return q.numbers[static_cast<size_t>(row * q.k + col)];
                         }};
@@ -268,7 +268,7 @@ QuantizedModel write_integer_model(const std::string& tiny_model, const IntegerK
   copy_weights(tiny_model, directory, [&](const CheckpointTensor& tensor) {
     const std::string name(tensor.name);
     if (!is_quantized(document, name)) return std::vector<WrittenTensor>{};
-    Quantized q = quantize(kind, tensor);
+    IntegerMatrix q = quantize(kind, tensor);
     std::vector<WrittenTensor> tensors = tensors_of(kind, name.substr(0, name.rfind('.')), q);
     model.weights.emplace(name, std::move(q.values));
     return tensors;

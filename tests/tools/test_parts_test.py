@@ -62,12 +62,22 @@ class TestParts(unittest.TestCase):
                                       ["beta_test", "delta_test", "script"]])
         self.assertEqual(self.left_out(), [])
 
-    def test_without_time_the_first_part_runs_and_the_others_are_named(self):
-        done = self.run_script("--parts", "2", "--first", "7", "--always", "^alpha")
+    def test_without_time_one_part_runs_and_the_others_are_named(self):
+        done = self.run_script("--parts", "2", "--first", "7")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(self.ran(), [["alpha_test", "beta_test", "delta_test", "script"]])
-        self.assertEqual(self.left_out(), ["gamma_test", "epsilon_test"])
-        self.assertIn("2 tests left out", done.stdout)
+        self.assertEqual(self.ran(), [["beta_test", "delta_test", "script"]])
+        self.assertEqual(self.left_out(), ["alpha_test", "gamma_test", "epsilon_test"])
+        self.assertIn("3 tests left out", done.stdout)
+
+    def test_what_always_runs_is_no_part(self):
+        self.run_script("--parts", "2", "--always", "^gamma", "--at-least", "0", "--expect", "9", "--seconds", "8")
+        self.assertEqual(self.ran(), [["gamma_test"]])
+        self.assertEqual(self.left_out(), ["alpha_test", "delta_test", "script", "beta_test", "epsilon_test"])
+
+    def test_the_first_part_begins_if_it_is_expected_to_end_in_time(self):
+        self.run_script("--parts", "2", "--at-least", "0", "--expect", "9", "--seconds", "1000")
+        self.assertEqual(len(self.ran()), 2)
+        self.assertEqual(self.left_out(), [])
 
     def test_as_many_parts_run_as_were_asked_for(self):
         self.run_script("--parts", "3", "--at-least", "2")
@@ -80,11 +90,16 @@ class TestParts(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual(len(self.ran()), 2)
 
-    def test_programs_of_a_part_are_built_after_the_libraries(self):
-        self.run_script("--parts", "3", "--libraries", "first", "second")
+    def test_only_the_programs_of_a_part_are_built(self):
+        self.run_script("--parts", "3")
         calls = (self.folder / "calls").read_text(encoding="utf-8").splitlines()
-        self.assertEqual(calls[:2], [f"cmake --build {self.build} --target first second",
-                                     f"cmake --build {self.build} --target tests/alpha_test tests/delta_test"])
+        self.assertEqual(calls[0], f"cmake --build {self.build} --target tests/alpha_test tests/delta_test")
+
+    def test_ctest_chooses_by_labels(self):
+        (self.folder / "ctest").write_text('#!/bin/sh\necho "$*" >&2; exit 1\n', encoding="utf-8")
+        done = self.run_script("--label", "release", "--leave-out", "gpu")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("-L', 'release', '-LE', 'gpu'", done.stderr)
 
 
 if __name__ == "__main__":
