@@ -56,7 +56,7 @@ def run_part(build, tests):
 
 
 def parts_of(tests, args):
-    """The parts in the order in which they run, as lists of tests; one of what ALWAYS matches is the first."""
+    """The tests that ALWAYS matches, and the parts in the order in which they run."""
     always = [test for test in tests if args.always and re.search(args.always, test[0])]
     others = [test for test in tests if test not in always]
     parts = [others[(args.first + k) % args.parts::args.parts] for k in range(args.parts)]
