@@ -93,7 +93,8 @@ class TestParts(unittest.TestCase):
     def test_only_the_programs_of_a_part_are_built(self):
         self.run_script("--parts", "3")
         calls = (self.folder / "calls").read_text(encoding="utf-8").splitlines()
-        self.assertEqual(calls[0], f"cmake --build {self.build} --target tests/alpha_test tests/delta_test")
+        self.assertEqual(calls[0],
+                         f"cmake --build {self.build} --target tests/alpha_test tests/delta_test -- -k 0")
 
     def test_ctest_chooses_by_labels(self):
         (self.folder / "ctest").write_text('#!/bin/sh\necho "$*" >&2; exit 1\n', encoding="utf-8")
