@@ -90,6 +90,16 @@ __device__ __forceinline__ void copy_box(uint32_t destination, const CUtensorMap
       : "memory");
 }
 
+// The same of a map of five dimensions.
+__device__ __forceinline__ void copy_box(uint32_t destination, const CUtensorMap* map,
+                                         uint32_t barrier, int x, int y, int z, int w, int v) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(destination),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+      : "memory");
+}
+
 // Copies neighbouring bytes, a multiple of 16, to shared memory; they count on `barrier`.
 __device__ __forceinline__ void copy_bytes(uint32_t destination, const void* source,
                                            uint32_t num_bytes, uint32_t barrier) {

@@ -62,10 +62,11 @@ __device__ __forceinline__ void pin_registers(uint32_t (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Operands of inline PTX: the names of 32, 64 or 128 registers, and the 32 floats from d[i] on.
-#define SLUICE_NAMES_32                                                    \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+// Operands of inline PTX: the names of 16, 32, 64 or 128 registers, and the floats from d[i] on.
+#define SLUICE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SLUICE_NAMES_32 \
+  SLUICE_NAMES_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define SLUICE_NAMES_64                                                                     \
   SLUICE_NAMES_32                                                                           \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
@@ -83,6 +84,19 @@ __device__ __forceinline__ void pin_registers(uint32_t (&values)[kCount]) {
   SLUICE_FLOATS_4(d, i), SLUICE_FLOATS_4(d, (i) + 4), SLUICE_FLOATS_4(d, (i) + 8), \
       SLUICE_FLOATS_4(d, (i) + 12)
 #define SLUICE_FLOATS_32(d, i) SLUICE_FLOATS_16(d, i), SLUICE_FLOATS_16(d, (i) + 16)
+
+// d = a * b^T over 16 channels (d += with `accumulate`): 64 rows by 32 tokens.
+__device__ __forceinline__ void wgmma_scores(float (&d)[16], uint64_t a, uint64_t b,
+                                             bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred accumulate;\n"
+      "setp.ne.b32 accumulate, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" SLUICE_NAMES_16
+      "}, "
+      "%16, %17, accumulate, 1, 1, 0, 0;\n}\n"
+      : SLUICE_FLOATS_16(d, 0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
 
 // d = a * b^T over 16 channels (d += with `accumulate`): 64 rows by 64 tokens.
 __device__ __forceinline__ void wgmma_scores(float (&d)[32], uint64_t a, uint64_t b,
@@ -110,8 +124,21 @@ __device__ __forceinline__ void wgmma_scores(float (&d)[64], uint64_t a, uint64_
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// d = a * b^T over 32 columns in e4m3 (d += with `accumulate`): 64 rows by 128 rows. Sums inside an
+// d = a * b^T over 32 columns in e4m3 (d += with `accumulate`): 64 rows by 32 rows. Sums inside an
 // instruction have fewer bits than f32; add up few of them.
+__device__ __forceinline__ void wgmma_codes(float (&d)[16], uint64_t a, uint64_t b,
+                                            bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred accumulate;\n"
+      "setp.ne.b32 accumulate, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" SLUICE_NAMES_16
+      "}, "
+      "%16, %17, accumulate, 1, 1;\n}\n"
+      : SLUICE_FLOATS_16(d, 0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+// The same by 128 rows.
 __device__ __forceinline__ void wgmma_codes(float (&d)[64], uint64_t a, uint64_t b,
                                             bool accumulate) {
   asm volatile(
@@ -178,6 +205,7 @@ __device__ __forceinline__ void wgmma_values(float (&d)[128], const uint32_t* a,
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+#undef SLUICE_NAMES_16
 #undef SLUICE_NAMES_32
 #undef SLUICE_NAMES_64
 #undef SLUICE_NAMES_128

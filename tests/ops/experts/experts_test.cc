@@ -325,12 +325,15 @@ TEST(ExpertMlp, MatchesDoublePrecisionWithCodes) {
       }
     }
     for (const WeightFormat format : {WeightFormat::kE4m3Blocks, WeightFormat::kE4m3Rows}) {
-      for (const int64_t m : {3, 40, 300}) {
+      for (const int64_t m : {3, 20, 40, 300}) {
         expect_exact(coded_problem(format, {4, 2, 256, 128}, m), isa,
                      fmt::format("{}, 128 columns, {} rows", weight_format_name(format), m));
       }
     }
-    expect_exact(coded_problem(WeightFormat::kE4m3Blocks, {3, 2, 1152, 384}, 70), isa, "long rows");
+    for (const int64_t m : {20, 70}) {
+      expect_exact(coded_problem(WeightFormat::kE4m3Blocks, {3, 2, 1152, 384}, m), isa,
+                   "long rows");
+    }
   }
 }
 
@@ -406,6 +409,25 @@ TEST(ExpertMlp, ARowDoesNotDependOnItsNeighboursOrOnThreads) {
                   std::vector(first, first + (end - begin) * sizes.hidden))
             << kernels_name(isa) << " rows " << begin << " to " << end;
       }
+    }
+  }
+}
+
+// Whether they are spread or chose its experts, too; with few and with many pairs for an expert.
+TEST(ExpertMlp, ARowDoesNotDependOnWhatOthersChoose) {
+  for (const WeightFormat format : {WeightFormat::kBFloat16, WeightFormat::kE4m3Blocks}) {
+    for (const int64_t m : {40, 300}) {
+      Problem problem = coded_problem(format, {8, 2, 256, 128}, m);
+      const auto first_row = [&] {
+        std::vector<uint16_t> all = bits_of(run(problem, best_kernels(), 0, m));
+        all.resize(static_cast<size_t>(problem.sizes.hidden));
+        return all;
+      };
+      const auto spread = first_row();
+      for (size_t i = 2; i < problem.input.experts.size(); ++i) {
+        problem.input.experts[i] = problem.input.experts[i % 2];
+      }
+      EXPECT_EQ(first_row(), spread) << weight_format_name(format) << ", " << m << " rows";
     }
   }
 }

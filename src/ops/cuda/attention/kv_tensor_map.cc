@@ -6,6 +6,7 @@
 
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
+#include <fmt/ranges.h>
 
 #include "core/error.h"
 #include "device/cuda/cuda_check.h"
@@ -34,29 +35,38 @@ bool has_kv_tensor_map(const KvBlocksView& kv) {
   return reinterpret_cast<uintptr_t>(kv.base) % 16 == 0 && kv.stride_bytes % 16 == 0;
 }
 
-CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, 4>& sizes,
-                            const std::array<int64_t, 3>& strides,
-                            const std::array<int32_t, 4>& box) {
+template <size_t kRank>
+CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, kRank>& sizes,
+                            const std::array<int64_t, kRank - 1>& strides,
+                            const std::array<int32_t, kRank>& box) {
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
-  std::array<cuuint64_t, 4> dims;
-  std::array<cuuint64_t, 3> outer_strides;  // the innermost one is the element's size
-  std::array<cuuint32_t, 4> box_dims;
+  std::array<cuuint64_t, kRank> dims;
+  std::array<cuuint64_t, kRank - 1> outer_strides;  // the innermost one is the element's size
+  std::array<cuuint32_t, kRank> box_dims;
+  std::array<cuuint32_t, kRank> steps;
   std::ranges::copy(sizes, dims.begin());
   std::ranges::copy(strides, outer_strides.begin());
   std::ranges::copy(box, box_dims.begin());
-  const std::array<cuuint32_t, 4> steps = {1, 1, 1, 1};
+  steps.fill(1);
   CUtensorMap map;
   const CUresult status =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims.data(),
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, const_cast<void*>(base), dims.data(),
              outer_strides.data(), box_dims.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
-    fail(ErrorCode::kDevice, "cuTensorMapEncodeTiled gave error {} for sizes {}, {}, {}, {} at {}",
-         static_cast<int>(status), sizes[0], sizes[1], sizes[2], sizes[3], base);
+    fail(ErrorCode::kDevice, "cuTensorMapEncodeTiled gave error {} for sizes {} at {}",
+         static_cast<int>(status), fmt::join(sizes, ", "), base);
   }
   return map;
 }
+
+template CUtensorMap make_tensor_map<4>(const void*, const std::array<int64_t, 4>&,
+                                        const std::array<int64_t, 3>&,
+                                        const std::array<int32_t, 4>&);
+template CUtensorMap make_tensor_map<5>(const void*, const std::array<int64_t, 5>&,
+                                        const std::array<int64_t, 4>&,
+                                        const std::array<int32_t, 5>&);
 
 CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens) {
   const KvBlockShape& shape = kv.shape;

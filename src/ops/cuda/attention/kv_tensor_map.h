@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include <cuda.h>
@@ -13,15 +14,16 @@
 
 namespace sluice::cuda {
 
-// Describes a tensor of four dimensions, innermost first; its elements lie side by side. Boxes are
-// swizzled by 128 bytes; what lies outside the tensor is copied as 0.
-//   sizes: in elements; strides: in bytes, of the outer three dimensions, multiples of 16
+// Describes a tensor of four or five dimensions, innermost first; its elements lie side by side.
+// Boxes are swizzled by 128 bytes; what lies outside the tensor is copied as 0.
+//   sizes: in elements; strides: in bytes, of all dimensions but the innermost, multiples of 16
 //   box: its sizes in elements, at most 256, the innermost 64
 // Cost: a driver call on the host; the map is a value and is passed as a kernel parameter.
 // Errors: throws kDevice with what the driver says.
-CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, 4>& sizes,
-                            const std::array<int64_t, 3>& strides,
-                            const std::array<int32_t, 4>& box);
+template <size_t kRank = 4>
+CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, kRank>& sizes,
+                            const std::array<int64_t, kRank - 1>& strides,
+                            const std::array<int32_t, kRank>& box);
 
 // Whether the copy engine can reach these blocks: they begin at multiples of 16 bytes.
 bool has_kv_tensor_map(const KvBlocksView& kv);

@@ -17,6 +17,9 @@ class CudaStream;
 
 namespace cuda {
 
+inline constexpr int32_t kExpertTileRows = 128;
+inline constexpr int32_t kFewTileRows = 32;
+
 // Plain pointers and sizes of ExpertMlpArgs.
 struct ExpertCall {
   const uint16_t* x = nullptr;         // [num_rows][hidden]
@@ -42,9 +45,12 @@ struct ExpertCall {
   int32_t intermediate = 0;
 
   int32_t num_pairs() const { return num_rows * num_slots; }
+  // Whether experts have so few pairs, on average, that tiles are smaller. Not whether they do:
+  // which kernel computes a row must not depend on what other rows chose.
+  bool has_few_pairs() const { return num_pairs() <= kFewTileRows / 2 * num_experts; }
+  // Pairs of one expert that a CTA multiplies at a time.
+  int32_t tile_rows() const { return has_few_pairs() ? kFewTileRows : kExpertTileRows; }
 };
-
-inline constexpr int32_t kExpertTileRows = 128;  // pairs of one expert that a CTA multiplies
 
 // Any number of pairs: every pair reads the weights of its expert.
 // REQUIRES: hidden and intermediate are multiples of 8; all memory is aligned to 16 bytes; up to 32

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) count_pairs(ExpertCall call) {
 
 // One CTA: from counts to the first place and the first tile of each expert. num_experts is at
 // most kThreads.
-__global__ void __launch_bounds__(kThreads) scan_counts(ExpertCall call) {
+__global__ void __launch_bounds__(kThreads) scan_counts(ExpertCall call, int32_t tile_rows) {
   __shared__ int32_t counts[kThreads];
   const auto thread = static_cast<int32_t>(threadIdx.x);
   counts[thread] = thread < call.num_experts ? call.begins[thread + 1] : 0;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) scan_counts(ExpertCall call) {
   int32_t tile = 0;
   for (int32_t expert = 0; expert < thread; ++expert) {
     place += counts[expert];
-    tile += (counts[expert] + kExpertTileRows - 1) / kExpertTileRows;
+    tile += (counts[expert] + tile_rows - 1) / tile_rows;
   }
   call.begins[thread] = place;
   call.first_tiles[thread] = tile;
@@ -115,7 +115,7 @@ void sort_pairs(CudaStream& stream, const ExpertCall& call) {
   const auto num_experts = static_cast<unsigned>(call.num_experts);
   cudaStream_t handle = stream.handle();
   count_pairs<<<num_experts, kThreads, 0, handle>>>(call);
-  scan_counts<<<1, kThreads, 0, handle>>>(call);
+  scan_counts<<<1, kThreads, 0, handle>>>(call, call.tile_rows());
   place_pairs<<<num_experts, kThreads, 0, handle>>>(call);
   check_cuda(cudaGetLastError(), "launch of the sort of experts");
 }
