@@ -1,7 +1,8 @@
 // Instructions for which CUDA C++ has no function, and what a kernel tells its compiler.
 //
 // A header of their own, since tests/ops/lanes runs kernels on a CPU with another one in its place;
-// so have shared_copy.cuh and attention/decode/strip_products.cuh. Thread rule: device code.
+// so have shared_copy.cuh, attention/decode/strip_products.cuh and matmul/skinny_products.cuh.
+// Thread rule: device code.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,13 @@ namespace sluice::cuda {
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x to 1 ulp.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -1,6 +1,6 @@
-// Asynchronous copies into shared memory, 16 bytes a thread (sm_80 and newer).
+// Asynchronous copies into shared memory, 4 or 16 bytes a thread (sm_80 and newer).
 //
-// Used by attention kernels. Thread rule: device code.
+// Used by attention kernels and products with few rows. Thread rule: device code.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,21 @@ __device__ __forceinline__ void copy_16(uint32_t destination, const void* source
 }
 __device__ __forceinline__ void copy_16(void* destination, const void* source, bool present) {
   copy_16(shared_address(destination), source, present);
+}
+
+// The same for what is read once, ahead: the rest of its line of 128 bytes comes to L2, too.
+__device__ __forceinline__ void copy_16_ahead(void* destination, const void* source, bool present) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(destination)),
+      "l"(source), "r"(present ? 16 : 0)
+      : "memory");
+}
+
+// The same for 4 bytes, which only go by L1.
+__device__ __forceinline__ void copy_4(void* destination, const void* source, bool present) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(destination)),
+               "l"(source), "r"(present ? 4 : 0)
+               : "memory");
 }
 
 // Ends a group of copies of this thread.

@@ -93,9 +93,10 @@ void run_grid(dim3 grid, dim3 threads, const std::function<void()>& kernel) {
 void meet_warp() { meet(block().of_warp[warp()], kWarp); }
 void meet_block() { meet(block().of_block, block().num_threads); }
 
-void start_copy(uint32_t to, const void* from) {
-  SLUICE_CHECK(to % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0, "copy to {}", to);
-  this_lane().group.push_back({to, from});
+void start_copy(uint32_t to, const void* from, size_t num_bytes) {
+  SLUICE_CHECK(to % num_bytes == 0 && reinterpret_cast<uintptr_t>(from) % num_bytes == 0,
+               "copy of {} bytes to {}", num_bytes, to);
+  this_lane().group.push_back({to, from, num_bytes});
 }
 
 void end_copies() {
@@ -109,9 +110,9 @@ void wait_for_copies(size_t num_left) {
     for (const Copy& copy : groups.front()) {
       unsigned char* to = block().shared + copy.to;
       if (copy.from == nullptr) {
-        std::fill_n(to, 16, 0);
+        std::fill_n(to, copy.num_bytes, 0);
       } else {
-        std::memcpy(to, copy.from, 16);
+        std::memcpy(to, copy.from, copy.num_bytes);
       }
     }
     groups.erase(groups.begin());

@@ -47,6 +47,9 @@ struct alignas(16) float4 {
 struct alignas(8) uint2 {
   unsigned x, y;
 };
+struct alignas(8) int2 {
+  int x, y;
+};
 
 namespace sluice::lanes {
 
@@ -54,10 +57,11 @@ inline constexpr int kWarp = 32;
 inline constexpr int kMaxThreads = 512;
 inline constexpr size_t kSharedBytes = size_t{227} << 10;
 
-// 16 bytes on their way to shared memory; without a source they are zeros.
+// Bytes on their way to shared memory; without a source they are zeros.
 struct Copy {
   uint32_t to;
   const void* from;
+  size_t num_bytes;
 };
 
 struct Lane {
@@ -97,7 +101,7 @@ void run_grid(dim3 grid, dim3 threads, const std::function<void()>& kernel);
 void meet_warp();
 void meet_block();
 // Copies of this lane, as cp.async has them.
-void start_copy(uint32_t to, const void* from);
+void start_copy(uint32_t to, const void* from, size_t num_bytes);
 void end_copies();
 void wait_for_copies(size_t num_left);
 
@@ -151,10 +155,21 @@ inline unsigned __reduce_or_sync(unsigned, unsigned value) {
     return all;
   });
 }
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  return sluice::lanes::exchange(value, [](auto of) {
+    unsigned most = 0;
+    for (int i = 0; i < sluice::lanes::kWarp; ++i) most = max(most, of(i));
+    return most;
+  });
+}
 inline unsigned __ballot_sync(unsigned mask, bool vote) {
   return __reduce_or_sync(mask, unsigned{vote} << sluice::lanes::lane());
 }
 
+// Of both halves.
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+  return max(a >> 16, b >> 16) << 16 | max(a & 0xffffu, b & 0xffffu);
+}
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }

@@ -89,7 +89,7 @@ __device__ inline ColumnsOf<Codec, false> columns_of(const PairsCall<Codec>& all
 template <typename Codec, int kDepth, bool kGates>
 __global__ void __launch_bounds__(kRingThreads)
     multiply_pairs(const __grid_constant__ PairsCall<Codec> all) {
-  extern __shared__ __align__(16) std::byte dynamic_shared[];
+  auto* dynamic_shared = reinterpret_cast<std::byte*>(dynamic_shared_memory());
   auto& ring = *reinterpret_cast<Ring<Codec, kDepth>*>(dynamic_shared);
   using BlockSums = SharedSums<false>;
   const ExpertCall& call = all.call;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kRingThreads)
                                 walk.own_group(next.group), lane, ring[warp][slot]);
       next.advance(walk.num_groups);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_of_copies();
   };
   let_next_kernel_start();
   wait_for_earlier_work();
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kRingThreads)
       const int pair = walk.pair(part, group);
       auto x = columns_of<Codec, kGates>(all, pair, walk.own_part(part), lane);
       x.load(walk.own_group(group));
-      asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
+      wait_for_copies_but<kDepth - 1>();
       __syncwarp();  // scales were copied by other lanes
       x.prepare();
       if constexpr (kGates) {
@@ -177,8 +177,8 @@ void launch_pairs(CudaStream& stream, const PairsCall<Codec>& call) {
 
 template <typename Codec, bool kGates>
 void launch_product(CudaStream& stream, const PairsCall<Codec>& call) {
-  constexpr size_t kMostBytes = ring_shared_bytes<Codec, kRingDepth, false>(1);
-  static_assert(ring_shared_bytes<Codec, kSmallRingDepth, false>(1) <= kLeastSharedBytes);
+  constexpr size_t kMostBytes = all_shared_bytes<Codec, kRingDepth, false>(1);
+  static_assert(all_shared_bytes<Codec, kSmallRingDepth, false>(1) <= kLeastSharedBytes);
   kMostBytes <= stream.cuda_device().properties().sharedMemPerBlockOptin
       ? launch_pairs<Codec, kRingDepth, kGates>(stream, call)
       : launch_pairs<Codec, kSmallRingDepth, kGates>(stream, call);

@@ -1,9 +1,7 @@
-// out [m, n] = x [m, k] * weight [n, k]^T with weights in e4m3: for at most 16 rows, and the
-// conversion to bf16 for more.
+// Weights in e4m3: products of unusual shapes, and the conversion to bf16 for many rows.
 //
-// Bound: bytes, n k, the weight once. Tile: that of skinny_ring.cuh, with e4m3_codec.cuh. Each
-// product loses some 3 us at its start and end, while nothing is read (docs/kernels/cuda_ops.md).
-// Thread rule: enqueue only.
+// Bound: bytes. Tile: a warp an element of out; a thread eight columns of a row. Thread rule:
+// enqueue only.
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/e4m3.cuh"
 #include "ops/cuda/matmul/convert.h"
@@ -61,32 +59,10 @@ __global__ void __launch_bounds__(256) convert_codes(const __grid_constant__ Con
   reinterpret_cast<Bf16x8*>(call.to)[blockIdx.y * call.num_pieces + piece] = pack(values);
 }
 
-SkinnyCall make_call(const MatmulArgs& args) {
-  return {.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
-          .weight = args.weight.data,
-          .bias = reinterpret_cast<const uint16_t*>(args.bias.bytes()),
-          .out = args.out.bytes(),
-          .m = static_cast<int32_t>(args.x.dim(0)),
-          .n = static_cast<int32_t>(args.weight.num_rows),
-          .k = static_cast<int32_t>(args.weight.num_cols),
-          .gated = 0};
-}
-
 }  // namespace
 
-void matmul_skinny_e4m3(CudaStream& stream, const MatmulArgs& args) {
-  launch_skinny_codes<E4m3Codec>(stream, {make_call(args), e4m3_scales_of(args.weight)},
-                                 args.out.dtype());
-}
-
-void gated_skinny_e4m3(CudaStream& stream, const GatedProductArgs& args) {
-  SkinnyCall call = make_call({.x = args.x, .weight = args.weight, .bias = {}, .out = args.out});
-  call.gated = static_cast<int32_t>(args.out.dim(1));
-  launch_skinny_codes<E4m3Codec>(stream, {call, e4m3_scales_of(args.weight)}, DType::kBF16);
-}
-
 void matmul_any_e4m3(CudaStream& stream, const MatmulArgs& args) {
-  const SkinnyCall call = make_call(args);
+  const SkinnyCall call = skinny_call(args);
   const auto num_blocks = static_cast<unsigned>((args.out.num_elements() + 3) / 4);
   const bool is_f32 = args.out.dtype() == DType::kF32;
   (is_f32 ? any_e4m3_product<float>

@@ -130,17 +130,7 @@ __global__ void __launch_bounds__(256) convert_blocks(const __grid_constant__ Co
   reinterpret_cast<Bf16x8*>(call.to)[first + index] = pack(values);
 }
 
-GgufCall make_call(const MatmulArgs& args) {
-  return gguf_call({.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
-                    .weight = args.weight.data,
-                    .bias = reinterpret_cast<const uint16_t*>(args.bias.bytes()),
-                    .out = args.out.bytes(),
-                    .m = args.x.present() ? static_cast<int32_t>(args.x.dim(0)) : 0,
-                    .n = static_cast<int32_t>(args.weight.num_rows),
-                    .k = static_cast<int32_t>(args.weight.num_cols),
-                    .gated = 0},
-                   args.weight);
-}
+GgufCall make_call(const MatmulArgs& args) { return gguf_call(skinny_call(args), args.weight); }
 
 // A block has four warps, and so four elements of out.
 template <bool kIs4>

@@ -149,14 +149,7 @@ __global__ void __launch_bounds__(kThreads)
 
 IntegerCall make_call(const MatmulArgs& args) {
   const PackedWeight& weight = args.weight;
-  return {.product = {.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
-                      .weight = weight.data,
-                      .bias = reinterpret_cast<const uint16_t*>(args.bias.bytes()),
-                      .out = args.out.bytes(),
-                      .m = args.x.present() ? static_cast<int32_t>(args.x.dim(0)) : 0,
-                      .n = static_cast<int32_t>(weight.num_rows),
-                      .k = static_cast<int32_t>(weight.num_cols),
-                      .gated = 0},
+  return {.product = skinny_call(args),
           .layout = integer_layout(weight.format, weight.num_rows, weight.num_cols),
           .order_stride = 0};
 }

@@ -286,17 +286,6 @@ __global__ void __launch_bounds__(256) add_bias_elements(BiasCall call) {
   if (index < call.num_elements) call.out[index] += bf16_to_float(call.bias[index % call.n]);
 }
 
-SkinnyCall make_call(const MatmulArgs& args) {
-  return {.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
-          .weight = args.weight.data,
-          .bias = reinterpret_cast<const uint16_t*>(args.bias.bytes()),
-          .out = args.out.bytes(),
-          .m = static_cast<int32_t>(args.x.dim(0)),
-          .n = static_cast<int32_t>(args.weight.num_rows),
-          .k = static_cast<int32_t>(args.weight.num_cols),
-          .gated = 0};
-}
-
 }  // namespace
 
 // One wave of blocks with as many loads in flight as there is room for, as far as n allows; fewer
@@ -319,17 +308,16 @@ SkinnyShape gated_shape(int64_t n, int64_t k, int num_multiprocessors) {
 }
 
 void matmul_skinny(CudaStream& stream, const MatmulArgs& args, const SkinnyShape& shape) {
-  launch(stream, make_call(args), args.out.dtype(), shape);
+  launch(stream, skinny_call(args), args.out.dtype(), shape);
 }
 
 void gated_skinny(CudaStream& stream, const GatedProductArgs& args, const SkinnyShape& shape) {
-  SkinnyCall call = make_call({.x = args.x, .weight = args.weight, .bias = {}, .out = args.out});
-  call.gated = static_cast<int32_t>(args.out.dim(1));
+  const SkinnyCall call = skinny_call(args);
   launch(stream, call, DType::kBF16, shape);
 }
 
 void matmul_any(CudaStream& stream, const MatmulArgs& args) {
-  const SkinnyCall call = make_call(args);
+  const SkinnyCall call = skinny_call(args);
   const auto num_blocks = static_cast<unsigned>((args.out.num_elements() + 3) / 4);
   const bool is_f32 = args.out.dtype() == DType::kF32;
   (is_f32 ? any_product<float>

@@ -25,6 +25,24 @@ struct SkinnyCall {
   int32_t gated;  // columns of out after the gate, n / 2; 0: there is no gate
 };
 
+inline SkinnyCall skinny_call(const MatmulArgs& args) {
+  return {.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
+          .weight = args.weight.data,
+          .bias = reinterpret_cast<const uint16_t*>(args.bias.bytes()),
+          .out = args.out.bytes(),
+          .m = args.x.present() ? static_cast<int32_t>(args.x.dim(0)) : 0,
+          .n = static_cast<int32_t>(args.weight.num_rows),
+          .k = static_cast<int32_t>(args.weight.num_cols),
+          .gated = 0};
+}
+
+// With the gate.
+inline SkinnyCall skinny_call(const GatedProductArgs& args) {
+  SkinnyCall call = skinny_call({.x = args.x, .weight = args.weight, .bias = {}, .out = args.out});
+  call.gated = static_cast<int32_t>(args.out.dim(1));
+  return call;
+}
+
 template <typename Out>
 __device__ inline void store(Out* out, float value) {
   if constexpr (std::is_same_v<Out, float>) {

@@ -12,20 +12,14 @@
 
 #include <algorithm>
 
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
 #include "device/cuda/early_launch.cuh"
+#include "ops/cuda/instructions.cuh"
+#include "ops/cuda/matmul/skinny_products.cuh"
 #include "ops/cuda/matmul/skinny_stage.cuh"
 
 namespace sluice::cuda {
-
-// sums += 16 weight rows times 8 rows of x, over 16 columns. w: rows g and g + 8 of two columns,
-// then of two others.
-__device__ inline void multiply_tile(float (&sums)[4], const uint32_t (&w)[4], uint32_t x0,
-                                     uint32_t x1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(x0), "r"(x1));
-}
 
 // The sums of a lane: rows g and g + 8 of each tile, for two rows of x, and for two of those from 8
 // on.
@@ -139,7 +133,7 @@ using Ring = Stage<Codec>[kRingWarps][kDepth];
 template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
 __global__ void __launch_bounds__(kRingThreads)
     skinny_codes(const __grid_constant__ typename Codec::Call all) {
-  extern __shared__ __align__(16) std::byte dynamic_shared[];
+  auto* dynamic_shared = reinterpret_cast<std::byte*>(dynamic_shared_memory());
   auto& ring = *reinterpret_cast<Ring<Codec, kDepth>*>(dynamic_shared);
   using BlockSums = SharedSums<kHigh>;
   const SkinnyCall& call = all.product;
@@ -155,7 +149,7 @@ __global__ void __launch_bounds__(kRingThreads)
       copy_stage<Codec, kGated>(all, next.part, next.group, lane, ring[warp][slot]);
       next.advance(num_groups);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_of_copies();
   };
   // Before x exists, as in skinny.cu.
 #pragma unroll
@@ -170,7 +164,7 @@ __global__ void __launch_bounds__(kRingThreads)
   for (int part = blockIdx.x; part < num_parts; part += gridDim.x, turn ^= 1) {
     Sums<kRingTiles, kHigh> sums;
     for (int group = warp; group < num_groups; group += kRingWarps) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kDepth - 1) : "memory");
+      wait_for_copies_but<kDepth - 1>();
       __syncwarp();  // scales were copied by other lanes
       x.prepare();
       Codec::add_group(ring[warp][slot], x, lane, sums);
@@ -205,12 +199,18 @@ constexpr size_t ring_shared_bytes(int m) {
   return sizeof(Ring<Codec, kDepth>) + 2 * SharedSums<kHigh>::bytes(m);
 }
 
+// The same with what ColumnsOf has: what a GPU must have.
+template <typename Codec, int kDepth, bool kHigh>
+constexpr size_t all_shared_bytes(int m) {
+  return ring_shared_bytes<Codec, kDepth, kHigh>(m) + ColumnsOf<Codec, kHigh>::kSharedBytes;
+}
+
 // Rows of x that a kernel has at most: with the smaller ring 4 where the sums of 8 do not fit.
 template <typename Codec, int kDepth, bool kHigh>
 constexpr int ring_rows() {
   if (kHigh) return 16;
   const bool is_small = kDepth == kSmallRingDepth;
-  return is_small && ring_shared_bytes<Codec, kDepth, kHigh>(8) > kLeastSharedBytes ? 4 : 8;
+  return is_small && all_shared_bytes<Codec, kDepth, kHigh>(8) > kLeastSharedBytes ? 4 : 8;
 }
 
 template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
@@ -266,8 +266,8 @@ template <typename Codec>
 void launch_skinny_codes(CudaStream& stream, const typename Codec::Call& call, DType out) {
   constexpr bool kTakesAll = !Codec::kHasOrders;
   constexpr int kSmallRows = ring_rows<Codec, kSmallRingDepth, false>();
-  static_assert(ring_shared_bytes<Codec, kSmallRingDepth, false>(kSmallRows) <= kLeastSharedBytes);
-  constexpr size_t kMostBytes = ring_shared_bytes<Codec, kRingDepth, kTakesAll>(kTakesAll ? 16 : 8);
+  static_assert(all_shared_bytes<Codec, kSmallRingDepth, false>(kSmallRows) <= kLeastSharedBytes);
+  constexpr size_t kMostBytes = all_shared_bytes<Codec, kRingDepth, kTakesAll>(kTakesAll ? 16 : 8);
   if (kMostBytes > stream.cuda_device().properties().sharedMemPerBlockOptin) {
     return launch_few_rows<Codec, kSmallRingDepth, kSmallRows>(stream, call, out);
   }

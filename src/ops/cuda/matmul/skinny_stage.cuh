@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "ops/cuda/matmul/skinny_parts.cuh"
+#include "ops/cuda/shared_copy.cuh"
 
 namespace sluice::cuda {
 
@@ -31,22 +32,6 @@ struct Lane {
   __device__ int row() const { return id / 4; }      // g
   __device__ int quarter() const { return id % 4; }  // t
 };
-
-// Copies 16 bytes to shared memory without registers or L1; zeros without `is_there`.
-__device__ inline void copy_async(void* to, const void* from, bool is_there) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(is_there ? 16 : 0)
-               : "memory");
-}
-
-// The same for 4 bytes, which only go by L1.
-__device__ inline void copy_word_async(void* to, const void* from, bool is_there) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(is_there ? 4 : 0)
-               : "memory");
-}
 
 // What a warp needs of 128 columns of its rows: codes, and the rows' scales and zero points. Loads
 // of these from global memory would make each group wait for their latency.
@@ -100,10 +85,10 @@ __device__ inline void copy_values(const typename Codec::Call& all, int part, in
   const bool is_there = from < all.product.n;
 #pragma unroll
   for (int s = 0; s < Codec::kScales; ++s) {
-    copy_word_async(&to.scales[s][row], Codec::scale_at(all, from, group, s), is_there);
+    copy_4(&to.scales[s][row], Codec::scale_at(all, from, group, s), is_there);
     if constexpr (Codec::kHasZeros) {
       if (row % 4 != 0) continue;
-      copy_word_async(&to.zeros[s][row / 4], Codec::zero_at(all, from, group, s), is_there);
+      copy_4(&to.zeros[s][row / 4], Codec::zero_at(all, from, group, s), is_there);
     }
   }
 }
@@ -120,9 +105,9 @@ __device__ inline void copy_stage(const typename Codec::Call& all, int part, int
 #pragma unroll
     for (int half = 0; half < 2 * kRingTiles; ++half) {
       const int row = weight_row<kGated>(all.product, part, half * 8) + lane.row();
-      copy_async(&to.codes[half / 2][half % 2][piece][lane.id],
-                 column + static_cast<uint64_t>(static_cast<uint32_t>(row)) * row_bytes,
-                 row < num_rows);
+      copy_16_ahead(&to.codes[half / 2][half % 2][piece][lane.id],
+                    column + static_cast<uint64_t>(static_cast<uint32_t>(row)) * row_bytes,
+                    row < num_rows);
     }
   }
 #pragma unroll
@@ -147,6 +132,8 @@ __device__ inline Bf16x8 load_columns(const uint16_t* x) {
 // Codec::first_column(lane) + Codec::column_offset(i) of the group on.
 template <typename Codec, bool kHigh>
 struct Columns {
+  static constexpr size_t kSharedBytes = 0;  // that are not part of ring_shared_bytes
+
   const uint16_t* x;  // the lane's row and first column
   int num_low;        // columns that are there, from the first one on: 0 where x lacks the row
   int num_high;       // likewise 8 rows on
@@ -190,6 +177,8 @@ struct Columns {
 template <typename Codec>
 struct OrderedColumns {
   static_assert(kRingTiles == 2);
+  static constexpr size_t kSharedBytes = 0;
+
   const uint16_t* first;  // in the first order
   Columns<Codec, false> tiles[kRingTiles];
 

@@ -11,13 +11,16 @@ namespace sluice {
 class CudaStream {
  public:
   struct Properties {
+    size_t sharedMemPerBlockOptin = lanes::kSharedBytes;
     int multiProcessorCount = 3;
     int major = 9;
   };
   struct LaneDevice {
-    Properties properties() const { return {}; }
+    Properties own;
+    Properties properties() const { return own; }
   };
-  LaneDevice cuda_device() const { return {}; }
+  LaneDevice device;
+  LaneDevice cuda_device() const { return device; }
 };
 
 inline void check_cuda(int error, const char* what) { SLUICE_CHECK(error == 0, "{}", what); }

@@ -9,6 +9,8 @@ namespace sluice::cuda {
 
 inline float exp2_approx(float x) { return std::exp2(x); }
 
+inline float reciprocal_approx(float x) { return 1.0f / x; }
+
 inline uint32_t extend_signs(uint32_t word) {
   const auto extended = [](uint32_t byte) { return byte | (byte >= 128 ? 0xff00u : 0u); };
   return extended(word & 255) | extended(word >> 16 & 255) << 16;

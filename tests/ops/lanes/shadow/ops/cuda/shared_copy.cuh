@@ -11,10 +11,16 @@ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - lanes::block().shared);
 }
 inline void copy_16(uint32_t destination, const void* source, bool present) {
-  lanes::start_copy(destination, present ? source : nullptr);
+  lanes::start_copy(destination, present ? source : nullptr, 16);
 }
 inline void copy_16(void* destination, const void* source, bool present) {
   copy_16(shared_address(destination), source, present);
+}
+inline void copy_16_ahead(void* destination, const void* source, bool present) {
+  copy_16(destination, source, present);
+}
+inline void copy_4(void* destination, const void* source, bool present) {
+  lanes::start_copy(shared_address(destination), present ? source : nullptr, 4);
 }
 inline void end_of_copies() { lanes::end_copies(); }
 template <int kCount>

@@ -1,0 +1,4 @@
+// Checks of the runtime's results on lanes are in cuda_stream.h.
+#pragma once
+
+#include "device/cuda/cuda_stream.h"
