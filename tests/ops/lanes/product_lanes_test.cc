@@ -14,9 +14,10 @@
 
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/matmul/e4m3.h"
-#include "ops/cuda/op_memory.h"
+#include "ops/cuda/experts/experts.h"
+#include "ops/lanes/e4m3_weight.h"
 #include "ops/op_test_util.h"
+#include "ops/reference/experts.h"
 
 namespace sluice::cuda {
 namespace {
@@ -25,60 +26,13 @@ using testing::kUnitF32;
 using testing::Machine;
 using testing::random_bf16;
 
-// Of e4m3, by definition.
-double number_of(uint8_t code) {
-  const int exponent = code >> 3 & 15;
-  const int fraction = code & 7;
-  const double magnitude =
-      exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
-  return code & 0x80 ? -magnitude : magnitude;
+E4m3Weight random_weight(Machine& machine, int64_t n, int64_t k) {
+  return {machine.poisoned(E4m3Weight::bytes(n, k)), n, k, /*scale_bits=*/10};
 }
-
-// Codes row by row, then a scale for each 128 columns of each row, as e4m3.h has them in memory.
-class Weight {
- public:
-  Weight(Machine& machine, int64_t n, int64_t k)
-      : packed_{.data = machine.poisoned(
-                    static_cast<size_t>((n * k + 15) / 16 * 16 + n * num_groups(k) * 4)),
-                .num_rows = n,
-                .num_cols = k,
-                .format = WeightFormat::kE4m3Groups},
-        layout_(e4m3_scale_layout(packed_.format, n, k)) {
-    uint32_t state = static_cast<uint32_t>(n * 7919 + k);
-    const auto draw = [&] { return (state = state * 1664525u + 1013904223u) >> 16; };
-    for (int64_t i = 0; i < n * k; ++i) {
-      const auto code = static_cast<uint8_t>(draw());
-      codes()[i] = (code & 0x7f) == 0x7f ? uint8_t{0} : code;
-    }
-    for (int64_t row = 0; row < n; ++row) {
-      for (int64_t group = 0; group < num_groups(k); ++group) {
-        scale(row, group) = std::ldexp(1.0f + static_cast<float>(draw() & 1023) / 1024,
-                                       -static_cast<int>(draw() % 12));
-      }
-    }
-  }
-
-  const PackedWeight& packed() const { return packed_; }
-  double value(int64_t row, int64_t column) const {
-    return number_of(codes()[row * packed_.num_cols + column]) *
-           double{scale(row, column / kScaleGroup)};
-  }
-
- private:
-  static int64_t num_groups(int64_t k) { return (k + kScaleGroup - 1) / kScaleGroup; }
-  uint8_t* codes() const { return reinterpret_cast<uint8_t*>(packed_.data); }
-  float& scale(int64_t row, int64_t group) const {
-    return e4m3_scales(
-        packed_)[(row >> layout_.row_shift) * layout_.row_stride + group * layout_.group_stride];
-  }
-
-  PackedWeight packed_;
-  E4m3ScaleLayout layout_;
-};
 
 // shared_bytes: what the GPU has for a block.
 std::vector<float> multiply(Machine& machine, const std::vector<BFloat16>& x, int64_t m,
-                            const Weight& weight, size_t shared_bytes) {
+                            const E4m3Weight& weight, size_t shared_bytes) {
   const PackedWeight& packed = weight.packed();
   const TensorView out = machine.tensor(DType::kF32, {m, packed.num_rows});
   const std::vector<BFloat16> rows(x.begin(), x.begin() + m * packed.num_cols);
@@ -106,7 +60,7 @@ std::vector<BFloat16> random_rows(int64_t m, int64_t k) {
 TEST(E4m3Lanes, ProductsAreNearTheReferenceAndDoNotDependOnTheNumberOfRows) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{40, 272}, {97, 2192}, {8, 16}}) {
     Machine machine(1);
-    const Weight weight(machine, n, k);
+    const E4m3Weight weight = random_weight(machine, n, k);
     const std::vector<BFloat16> x = random_rows(16, k);
     std::vector<float> whole;
     for (const size_t shared_bytes : {lanes::kSharedBytes, kLeastSharedBytes}) {
@@ -137,7 +91,7 @@ TEST(E4m3Lanes, ProductsAreNearTheReferenceAndDoNotDependOnTheNumberOfRows) {
 
 TEST(E4m3Lanes, NumbersThatAreNotFiniteMakeTheirRowsNaN) {
   Machine machine(1);
-  const Weight weight(machine, 8, 256);
+  const E4m3Weight weight = random_weight(machine, 8, 256);
   std::vector<BFloat16> x = random_bf16(2 * 256, 6);
   x[200] = BFloat16(INFINITY);
   for (const int64_t m : {1, 2}) {
@@ -145,6 +99,83 @@ TEST(E4m3Lanes, NumbersThatAreNotFiniteMakeTheirRowsNaN) {
     for (int64_t i = 0; i < m * 8; ++i) {
       EXPECT_EQ(std::isnan(out[static_cast<size_t>(i)]), i < 8) << i;
     }
+  }
+}
+
+// Experts at equal distances, and what they stand for: gate and up, or down alone.
+struct Experts {
+  PackedExperts packed;
+  std::vector<BFloat16> first;   // [expert][row][column]: gate, or down
+  std::vector<BFloat16> second;  // up, or nothing
+};
+
+Experts random_experts(Machine& machine, int32_t count, int64_t rows_of_part, bool has_two,
+                       int64_t k) {
+  const int64_t n = has_two ? 2 * rows_of_part : rows_of_part;
+  const size_t stride = (E4m3Weight::bytes(n, k) + 15) / 16 * 16;
+  std::byte* const memory = machine.poisoned(stride * static_cast<size_t>(count));
+  Experts experts;
+  experts.packed = {.num_experts = count, .stride_bytes = stride};
+  for (int32_t e = 0; e < count; ++e) {
+    const E4m3Weight weight(memory + static_cast<size_t>(e) * stride, n, k, /*scale_bits=*/0,
+                            static_cast<uint32_t>(e));
+    if (e == 0) experts.packed.first = weight.packed();
+    for (int64_t row = 0; row < n; ++row) {
+      auto& part = row < rows_of_part ? experts.first : experts.second;
+      for (int64_t column = 0; column < k; ++column) {
+        part.emplace_back(static_cast<float>(weight.value(row, column)));
+      }
+    }
+  }
+  return experts;
+}
+
+// Rows with three of five experts each, some of them the same; what all rows share is added. The
+// bound is that of experts_test.cc.
+TEST(E4m3Lanes, ExpertsAreNearTheReference) {
+  constexpr int64_t kHidden = 272, kIntermediate = 48, kSlots = 3, kRows = 3;
+  Machine machine(1);
+  const Experts gate_up = random_experts(machine, 5, kIntermediate, true, kHidden);
+  const Experts down = random_experts(machine, 5, kHidden, false, kIntermediate);
+  reference::ExpertInput input = {.x = random_bf16(kRows * kHidden, 7),
+                                  .experts = {4, 0, 2, 1, 4, 3, 0, 2, 4},
+                                  .shares = {.5f, .3f, .2f, .6f, .3f, .1f, .4f, .3f, .3f},
+                                  .gate = gate_up.first,
+                                  .up = gate_up.second,
+                                  .down = down.first,
+                                  .shared = random_bf16(kRows * kHidden, 8),
+                                  .shared_gate = {-1.0f, 0.5f, 2.0f},
+                                  .m = kRows,
+                                  .k = kSlots,
+                                  .hidden = kHidden,
+                                  .intermediate = kIntermediate};
+  std::vector<uint16_t> act(kRows * kSlots * kIntermediate);
+  std::vector<uint16_t> out(kRows * kHidden);
+  const auto halves = [](const std::vector<BFloat16>& values) {
+    return reinterpret_cast<const uint16_t*>(values.data());
+  };
+  const ExpertCall call = {.x = halves(input.x),
+                           .experts = input.experts.data(),
+                           .shares = input.shares.data(),
+                           .gate_up = gate_up.packed,
+                           .down = down.packed,
+                           .shared = halves(input.shared),
+                           .shared_gate = input.shared_gate.data(),
+                           .out = out.data(),
+                           .act = act.data(),
+                           .num_rows = kRows,
+                           .num_slots = kSlots,
+                           .num_experts = 5,
+                           .hidden = kHidden,
+                           .intermediate = kIntermediate};
+  CudaStream stream;
+  multiply_coded_gates(stream, call);
+  multiply_coded_downs(stream, call);
+  const reference::ExpertOutput expected = reference::expert_mlp(input);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const double bound =
+        testing::kUnitBF16 * (4 * expected.magnitude[i] + std::abs(expected.value[i])) + 1e-6;
+    ASSERT_NEAR(double{bf16_to_float(out[i])}, expected.value[i], bound) << i;
   }
 }
 

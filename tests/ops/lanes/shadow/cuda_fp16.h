@@ -27,6 +27,7 @@ inline __half __float2half_rn(float value) {
 inline __half2 __floats2half2_rn(float low, float high) {
   return {__float2half_rn(low), __float2half_rn(high)};
 }
+inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
 inline float __half2float(__half value) {
   const unsigned fraction = value.bits & 1023u;
   const int exponent = value.bits >> 10 & 31;

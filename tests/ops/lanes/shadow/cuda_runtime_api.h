@@ -5,6 +5,8 @@
 
 #include "ops/lanes/lanes.h"
 
+using cudaStream_t = void*;
+
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <typename Kernel>
 int cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int num_bytes) {
