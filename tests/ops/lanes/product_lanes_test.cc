@@ -6,7 +6,7 @@
 // which it became f16. What only a GPU has, its rounding and its speed, is left to matmul_test on
 // one.
 #include <cmath>
-#include <string>
+#include <random>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/experts/experts.h"
+#include "ops/experts/coded_experts.h"
 #include "ops/lanes/e4m3_weight.h"
 #include "ops/op_test_util.h"
 #include "ops/reference/experts.h"
@@ -132,7 +133,7 @@ Experts random_experts(Machine& machine, int32_t count, int64_t rows_of_part, bo
 
 // Rows with three of five experts each, some of them the same; what all rows share is added. The
 // bound is that of experts_test.cc.
-TEST(E4m3Lanes, ExpertsAreNearTheReference) {
+TEST(ExpertLanes, FewRowsAreNearTheReference) {
   constexpr int64_t kHidden = 272, kIntermediate = 48, kSlots = 3, kRows = 3;
   Machine machine(1);
   const Experts gate_up = random_experts(machine, 5, kIntermediate, true, kHidden);
@@ -176,6 +177,83 @@ TEST(E4m3Lanes, ExpertsAreNearTheReference) {
     const double bound =
         testing::kUnitBF16 * (4 * expected.magnitude[i] + std::abs(expected.value[i])) + 1e-6;
     ASSERT_NEAR(double{bf16_to_float(out[i])}, expected.value[i], bound) << i;
+  }
+}
+
+// Experts of random bytes; no float that is made of them is large or NaN.
+PackedExperts any_experts(Machine& machine, WeightFormat format, int64_t n, int64_t k) {
+  constexpr int32_t kCount = 5;
+  const size_t stride = row_major_bytes(n, k, format);
+  std::byte* const memory = machine.poisoned(stride * kCount);
+  std::mt19937 random(9);
+  for (size_t i = 0; i < stride * kCount; ++i) memory[i] = static_cast<std::byte>(random() & 0x3f);
+  return {.first = {.data = memory, .num_rows = n, .num_cols = k, .format = format},
+          .num_experts = kCount,
+          .stride_bytes = stride};
+}
+
+// Sorted pairs of 5 experts, of which two have none and one more than a tile, against kernels that
+// compute each pair alone: the same bits in each format, with tiles of 8 pairs and of fewer.
+TEST(ExpertLanes, TilesHaveTheBitsOfTheirPairs) {
+  constexpr int32_t kSize = 256;
+  const std::vector<int32_t> begins = {0, 1, 1, 10, 11, 11};
+  const int32_t num_pairs = begins.back();
+  const WeightFormat formats[] = {WeightFormat::kE4m3Groups,
+                                  {.numbers = WeightNumbers::kUint4, .group_cols = 32},
+                                  {.numbers = WeightNumbers::kUint4},
+                                  {.numbers = WeightNumbers::kUint8, .group_cols = 32},
+                                  testing::kGguf4,
+                                  testing::kGguf8};
+  std::vector<int32_t> experts;
+  for (int32_t e = 0; e < 5; ++e) {
+    experts.resize(static_cast<size_t>(begins[static_cast<size_t>(e) + 1]), e);
+  }
+  const std::vector<float> shares(static_cast<size_t>(num_pairs), 1.0f);
+  std::vector<BFloat16> x = random_bf16(num_pairs * kSize, 7);
+  std::vector<int32_t> own_begins = begins;
+  for (const WeightFormat format : formats) {
+    Machine machine(1);
+    ExpertCall call = {.x = reinterpret_cast<const uint16_t*>(x.data()),
+                       .experts = experts.data(),
+                       .shares = shares.data(),
+                       .gate_up = any_experts(machine, format, 2 * kSize, kSize),
+                       .down = any_experts(machine, format, kSize, kSize),
+                       .begins = own_begins.data(),
+                       .rows = reinterpret_cast<uint16_t*>(x.data()),
+                       .num_rows = num_pairs,
+                       .num_slots = 1,
+                       .num_experts = 5,
+                       .hidden = kSize,
+                       .intermediate = kSize};
+    for (const size_t shared_bytes : {lanes::kSharedBytes, kLeastSharedBytes}) {
+      if (shared_bytes == kLeastSharedBytes && stores_gguf(format)) continue;  // takes long
+      SCOPED_TRACE(fmt::format("{}, {} bytes", weight_format_name(format), shared_bytes));
+      CudaStream stream;
+      stream.device.own.sharedMemPerBlockOptin = shared_bytes;
+      std::vector<uint16_t> alone(x.size()), out(x.size()), act(x.size());
+      std::vector<float> products(x.size());
+      call.act = alone.data();
+      call.out = out.data();
+      multiply_coded_gates(stream, call);
+      multiply_coded_downs(stream, call);
+
+      std::vector<int32_t> first_tiles = {0};
+      const int32_t tile_rows = coded_tile_rows(stream, call);
+      for (size_t e = 0; e < 5; ++e) {
+        const int32_t count = begins[e + 1] - begins[e];
+        first_tiles.push_back(first_tiles.back() + (count + tile_rows - 1) / tile_rows);
+      }
+      call.first_tiles = first_tiles.data();
+      call.act = act.data();
+      call.products = products.data();
+      multiply_tile_gates(stream, call);
+      multiply_tile_downs(stream, call);
+      EXPECT_EQ(act, alone);
+      for (size_t i = 0; i < out.size(); ++i) {
+        ASSERT_EQ(float_to_bf16(products[i]), out[i]) << i;
+        ASSERT_TRUE(std::isfinite(products[i])) << i;
+      }
+    }
   }
 }
 

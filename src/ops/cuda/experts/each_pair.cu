@@ -150,13 +150,6 @@ void launch_sums(CudaStream& stream, const ExpertCall& call) {
       PairCall<Rows>{call, Rows(call.down)});
 }
 
-// Whether coded_pairs.cu multiplies weights of this format. Rows of e4m3 are copied in pieces of 16
-// columns; other codes have rows with padding.
-bool has_coded_kernel(const ExpertCall& call, WeightFormat format) {
-  if (stores_e4m3(format)) return call.hidden % 16 == 0 && call.intermediate % 16 == 0;
-  return stores_codes(format);
-}
-
 // The two matrices of an expert may have formats of their own: a GGUF file chooses them by tensor.
 void multiply_gates(CudaStream& stream, const ExpertCall& call) {
   const WeightFormat format = call.gate_up.first.format;

@@ -118,10 +118,19 @@ bool fits_scratch(CudaStream& stream, const PackedExperts& experts) {
           has_order_kernels(stream, experts.first));
 }
 
+// Whether tiles of few pairs take codes as they are: on Hopper while experts have few pairs, where
+// their weights have no kernel of codes by codes; on other GPUs always, which would read the
+// weights of each pair otherwise.
+bool takes_coded_tiles(CudaStream& stream, const ExpertCall& call) {
+  if (!multiplies_coded_tiles(call)) return false;
+  if (!multiplies_sorted_pairs(stream)) return true;
+  return call.has_few_pairs() && !multiplies_sorted_codes(stream, call);
+}
+
 }  // namespace
 
-// Up to 16 rows, and on GPUs other than Hopper, each pair reads its expert's weights; more rows are
-// sorted by expert. Errors: kUnsupported for sizes that are no multiples of 8.
+// Up to 16 rows each pair reads its expert's weights, in bf16 on GPUs other than Hopper always;
+// more rows are sorted by expert. Errors: kUnsupported for sizes that are no multiples of 8.
 void CudaOps::expert_mlp(Stream& on, const ExpertMlpArgs& args) const {
   expect_kernel(args.gate_up.first.format);
   expect_kernel(args.down.first.format);
@@ -135,11 +144,19 @@ void CudaOps::expert_mlp(Stream& on, const ExpertMlpArgs& args) const {
   if (call.num_rows == 0) return;
   CudaStream& stream = as_cuda(on);
   stream.submit("expert_mlp", [&](cudaStream_t) {
-    if (call.num_rows <= kIndependentExpertRows || !multiplies_sorted_pairs(stream) ||
-        !fits_scratch(stream, args.gate_up) || !fits_scratch(stream, args.down)) {
+    if (call.num_rows <= kIndependentExpertRows) return run_each_pair(stream, call);
+    if (takes_coded_tiles(stream, call)) {
+      sort_pairs(stream, call, coded_tile_rows(stream, call));
+      gather_pairs(stream, call);
+      multiply_tile_gates(stream, call);
+      multiply_tile_downs(stream, call);
+      return sum_slots(stream, call);
+    }
+    if (!multiplies_sorted_pairs(stream) || !fits_scratch(stream, args.gate_up) ||
+        !fits_scratch(stream, args.down)) {
       return run_each_pair(stream, call);
     }
-    sort_pairs(stream, call);
+    sort_pairs(stream, call, call.tile_rows());
     if (multiplies_sorted_codes(stream, call)) {
       multiply_as_codes(stream, args, call);
     } else {

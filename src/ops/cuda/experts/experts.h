@@ -57,17 +57,34 @@ struct ExpertCall {
 // slots, as route_experts has.
 void run_each_pair(CudaStream& stream, const ExpertCall& call);
 
-// The same of weights in codes, on tensor cores: act, by pair, then out. REQUIRES: for e4m3, hidden
-// and intermediate are multiples of 16.
+// Whether the kernels of skinny_ring.cuh multiply weights of this format. Rows of e4m3 are copied
+// in pieces of 16 columns; other codes have rows with padding.
+inline bool has_coded_kernel(const ExpertCall& call, WeightFormat format) {
+  if (stores_e4m3(format)) return call.hidden % 16 == 0 && call.intermediate % 16 == 0;
+  return stores_codes(format);
+}
+
+// run_each_pair of weights in codes, on tensor cores: act, by pair, then out. REQUIRES:
+// has_coded_kernel.
 void multiply_coded_gates(CudaStream& stream, const ExpertCall& call);
 void multiply_coded_downs(CudaStream& stream, const ExpertCall& call);
 
-// Fills places, pairs, begins and first_tiles.
-void sort_pairs(CudaStream& stream, const ExpertCall& call);
+// Fills places, pairs, begins and first_tiles, for tiles of this many pairs.
+void sort_pairs(CudaStream& stream, const ExpertCall& call, int32_t tile_rows);
 // Fills rows.
 void gather_pairs(CudaStream& stream, const ExpertCall& call);
 // out from products: the slots of a row in their order.
 void sum_slots(CudaStream& stream, const ExpertCall& call);
+
+// Whether both weights have a coded kernel, and no orders of columns: products of sorted pairs take
+// them as they are then.
+bool multiplies_coded_tiles(const ExpertCall& call);
+// Pairs of a tile: 8, or 4 on a GPU with less shared memory.
+int32_t coded_tile_rows(CudaStream& stream, const ExpertCall& call);
+// act from rows, and products from act. REQUIRES: as run_each_pair; multiplies_coded_tiles;
+// sort_pairs ran before, for tiles of coded_tile_rows.
+void multiply_tile_gates(CudaStream& stream, const ExpertCall& call);
+void multiply_tile_downs(CudaStream& stream, const ExpertCall& call);
 
 // Neighbouring experts whose weights are bf16, row by row, at equal distances.
 struct ExpertRange {

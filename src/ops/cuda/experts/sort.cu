@@ -111,11 +111,11 @@ __global__ void __launch_bounds__(256) sum_products(ExpertCall call) {
 
 }  // namespace
 
-void sort_pairs(CudaStream& stream, const ExpertCall& call) {
+void sort_pairs(CudaStream& stream, const ExpertCall& call, int32_t tile_rows) {
   const auto num_experts = static_cast<unsigned>(call.num_experts);
   cudaStream_t handle = stream.handle();
   count_pairs<<<num_experts, kThreads, 0, handle>>>(call);
-  scan_counts<<<1, kThreads, 0, handle>>>(call, call.tile_rows());
+  scan_counts<<<1, kThreads, 0, handle>>>(call, tile_rows);
   place_pairs<<<num_experts, kThreads, 0, handle>>>(call);
   check_cuda(cudaGetLastError(), "launch of the sort of experts");
 }

@@ -22,6 +22,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/attention/kv_tensor_map.h"
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/experts/expert_tiles.cuh"
 #include "ops/cuda/experts/experts.h"
 #include "ops/cuda/rows/silu.cuh"
 #include "ops/cuda/shared_copy.cuh"
@@ -56,11 +57,8 @@ struct ProductCall {
   float* products;             // and without
 };
 
-// Pairs [begin, end), all of one expert, and which part of the result's columns.
-struct Tile {
-  int32_t expert;  // of the range
-  int32_t begin;
-  int32_t end;
+// Pairs of an expert of the range, and which part of the result's columns.
+struct Tile : ExpertTile {
   int32_t part;
 };
 
@@ -127,25 +125,12 @@ __device__ inline int32_t num_tiles(const ProductCall& call) {
   return (call.first_tiles[call.num_experts] - call.first_tiles[0]) * call.num_parts;
 }
 
-// Its expert is the last one whose first tile is not after it; experts without pairs have none.
-// REQUIRES: all threads of a warp ask for the same.
 template <typename Form>
 __device__ inline Tile tile_of(const ProductCall& call, int32_t index) {
-  const int32_t tile = call.first_tiles[0] + index / call.num_parts;
-  const int32_t lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-  int32_t num_not_after = 0;
-#pragma unroll 4
-  for (int32_t first = 0; first < call.num_experts; first += kWarpThreads) {
-    const int32_t expert = first + lane;
-    const bool is_not_after = expert < call.num_experts && call.first_tiles[expert] <= tile;
-    num_not_after += __popc(__ballot_sync(kFullWarp, is_not_after));
-  }
-  const int32_t expert = num_not_after - 1;
-  const int32_t begin = call.begins[expert] + (tile - call.first_tiles[expert]) * Form::kTilePairs;
-  return {.expert = expert,
-          .begin = begin,
-          .end = min(call.begins[expert + 1], begin + Form::kTilePairs),
-          .part = index % call.num_parts};
+  const ExpertTile tile =
+      expert_tile(call.begins, call.first_tiles, call.num_experts,
+                  call.first_tiles[0] + index / call.num_parts, Form::kTilePairs);
+  return {tile, index % call.num_parts};
 }
 
 // Calls `fn(tile, first_step)` for the CTA's tiles; steps are counted over all of them.
