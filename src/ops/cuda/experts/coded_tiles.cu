@@ -27,7 +27,7 @@ struct TilesCall {
   typename Codec::Call weights;  // of the first expert; x and out of the first place
   int64_t stride;                // bytes from an expert to the next
   ExpertCall call;
-  int32_t tile_rows;
+  int32_t tile_rows;  // pairs of a tile: rows of x in the product
 };
 
 // A tile as a product of few rows, without the weight.
@@ -41,6 +41,10 @@ __device__ inline SkinnyCall product_of(const SkinnyCall& first, const ExpertTil
   return product;
 }
 
+// Parts of all tiles are walked in turn, as skinny_codes walks those of one weight. Which expert a
+// part has is looked up twice, when its codes are asked for and when they are multiplied: the table
+// lies in L1, and what a block keeps of it would need registers in its loop. Nothing is copied
+// before the sort has ended, since the router chooses the experts.
 template <typename Codec, int kDepth, bool kGates>
 __global__ void __launch_bounds__(kRingThreads)
     multiply_tiles(const __grid_constant__ TilesCall<Codec> all) {
@@ -78,6 +82,7 @@ __global__ void __launch_bounds__(kRingThreads)
   int slot = 0;
   int turn = 0;
   for (int part = blockIdx.x; part < num_parts; part += gridDim.x, turn ^= 1) {
+    // Rows of x past the tile's end are read as zeros, and not written.
     const SkinnyCall product = product_of<Out>(first, tile_at(part));
     Columns<Codec, false> x(product, lane);
     x.load(warp);
@@ -131,6 +136,7 @@ bool has_large_ring(CudaStream& stream) {
          stream.cuda_device().properties().sharedMemPerBlockOptin;
 }
 
+// Integers with orders of columns have no tiles; multiplies_coded_tiles says so to the caller.
 template <typename Codec, bool kGates>
 void launch_codec(CudaStream& stream, const ExpertCall& call, const typename Codec::Call& weights) {
   if constexpr (Codec::kHasOrders) {
@@ -178,6 +184,7 @@ void multiply(CudaStream& stream, const ExpertCall& call) {
   });
 }
 
+// Of gates and of downs, whose codecs may differ: a GGUF file chooses formats by tensor.
 template <bool kGates>
 int32_t rows_of_tiles(CudaStream& stream, const ExpertCall& call) {
   int32_t rows = 0;

@@ -17,6 +17,8 @@ class CudaStream;
 
 namespace cuda {
 
+// Sorted pairs of one expert that a CTA multiplies at a time on Hopper. Where experts have few, as
+// in decode of a batch, most of a larger tile would be multiplied in vain.
 inline constexpr int32_t kExpertTileRows = 128;
 inline constexpr int32_t kFewTileRows = 32;
 
@@ -48,7 +50,6 @@ struct ExpertCall {
   // Whether experts have so few pairs, on average, that tiles are smaller. Not whether they do:
   // which kernel computes a row must not depend on what other rows chose.
   bool has_few_pairs() const { return num_pairs() <= kFewTileRows / 2 * num_experts; }
-  // Pairs of one expert that a CTA multiplies at a time.
   int32_t tile_rows() const { return has_few_pairs() ? kFewTileRows : kExpertTileRows; }
 };
 

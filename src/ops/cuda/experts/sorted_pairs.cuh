@@ -87,6 +87,8 @@ struct ManyPairs {
   static constexpr int kThreadPairs = 2;  // of a thread's sums
   static constexpr int kToUp = 4;         // sums from a gate's to its up's
 
+  // Whether sum i is of an up row, which of the thread's pairs it is of, and the inverse of that:
+  // the first sum of a pair. All are constants once loops over sums are unrolled.
   __device__ static constexpr bool is_up(int i) { return i / 4 % 2 == 1; }
   __device__ static constexpr int own_pair(int i) { return i / 2 % 2; }
   __device__ static constexpr int sum_of(int own_pair) { return 2 * own_pair; }

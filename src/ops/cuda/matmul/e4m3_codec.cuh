@@ -110,6 +110,7 @@ struct Columns<E4m3Codec, kHigh> {
     return i / 2 * (kGroup / 2) + lane.quarter() * 16 + i % 2 * 8;
   }
 
+  // Zeros past the rows and columns of x: they add nothing, and make no row larger.
   __device__ void load_own(int group, int row, Bf16x8 (&to)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -120,6 +121,8 @@ struct Columns<E4m3Codec, kHigh> {
     }
   }
 
+  // The four lanes of a row agree on its largest number; the scale of a row is needed by the lanes
+  // that have its sums, which are others.
   __device__ void make_own(Bf16x8 (&row)[4], float (&scales)[2]) const {
     uint32_t both = 0;
 #pragma unroll

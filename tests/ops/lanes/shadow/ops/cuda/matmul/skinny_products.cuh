@@ -12,7 +12,8 @@
 
 namespace sluice::cuda {
 
-// number(bits): what 16 bits stand for.
+// number(bits): what 16 bits stand for. Lanes give each other the registers that the instruction
+// gathers: w of the rows g and g + 8, x of the rows 2 t and 2 t + 1.
 template <typename Number>
 void multiply_any(float (&sums)[4], const uint32_t (&w)[4], uint32_t x0, uint32_t x1,
                   const Number& number) {
@@ -47,6 +48,7 @@ inline void multiply_halves(float (&sums)[4], const uint32_t (&w)[4], uint32_t x
   });
 }
 
+// By the definition of e4m3; NaN's codes, which no weight has, become 480.
 inline void read_codes(uint32_t codes, uint32_t& first, uint32_t& second) {
   const auto half = [&](int i) {
     const uint32_t code = codes >> 8 * i & 255;
