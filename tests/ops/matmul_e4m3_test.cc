@@ -31,14 +31,9 @@ struct E4m3Matrix {
 
   // By the definition of e4m3, times the scale.
   double value(int64_t row, int64_t column) const {
-    const uint8_t code = codes[static_cast<size_t>(row * k + column)];
-    const int exponent = code >> 3 & 15;
-    const int fraction = code & 7;
-    const double magnitude =
-        exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
     const int64_t group = per_row() == 1 ? 0 : column / kScaleGroup;
     const float scale = scales[static_cast<size_t>(row / scale_rows * per_row() + group)];
-    return (code & 0x80 ? -magnitude : magnitude) * static_cast<double>(scale);
+    return e4m3_number(codes[static_cast<size_t>(row * k + column)]) * static_cast<double>(scale);
   }
 };
 

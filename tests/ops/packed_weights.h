@@ -3,12 +3,23 @@
 // Used by the tests of matrix products and packing. Thread rule: host thread.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "op_test_util.h"
 #include "ops/matmul/matmul.h"
 
 namespace sluice::testing {
+
+// What a code of e4m3 stands for, by its definition; NaN's codes give 480.
+inline double e4m3_number(uint8_t code) {
+  const int exponent = code >> 3 & 15;
+  const int fraction = code & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return code & 0x80 ? -magnitude : magnitude;
+}
 
 // Memory for a weight; its padding is NaN until pack_weight writes it.
 inline PackedWeight make_weight(Machine& machine, WeightFormat format, int64_t num_rows,

@@ -9,6 +9,7 @@
 
 #include "ops/cuda/matmul/e4m3.h"
 #include "ops/cuda/op_memory.h"
+#include "ops/packed_weights.h"
 
 namespace sluice::cuda {
 
@@ -40,20 +41,11 @@ class E4m3Weight {
 
   const PackedWeight& packed() const { return packed_; }
   double value(int64_t row, int64_t column) const {
-    return number_of(codes()[row * packed_.num_cols + column]) *
+    return testing::e4m3_number(codes()[row * packed_.num_cols + column]) *
            double{scale(row, column / kScaleGroup)};
   }
 
  private:
-  // Of e4m3, by definition.
-  static double number_of(uint8_t code) {
-    const int exponent = code >> 3 & 15;
-    const int fraction = code & 7;
-    const double magnitude =
-        exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
-    return code & 0x80 ? -magnitude : magnitude;
-  }
-
   static int64_t num_groups(int64_t k) { return (k + kScaleGroup - 1) / kScaleGroup; }
   uint8_t* codes() const { return reinterpret_cast<uint8_t*>(packed_.data); }
   float& scale(int64_t row, int64_t group) const {

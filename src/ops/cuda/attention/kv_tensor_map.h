@@ -1,7 +1,7 @@
 // Tensor maps: the descriptors with which Hopper's copy engine addresses KV blocks and other bf16
 // tensors.
 //
-// Used by kernels of attention and tiles of sm_90a. Thread rule: host thread.
+// Used by kernels of attention, tiles and experts of sm_90a. Thread rule: host thread.
 #pragma once
 
 #include <array>

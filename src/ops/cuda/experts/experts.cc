@@ -118,9 +118,9 @@ bool fits_scratch(CudaStream& stream, const PackedExperts& experts) {
           has_order_kernels(stream, experts.first));
 }
 
-// Whether tiles of few pairs take codes as they are: on Hopper while experts have few pairs, where
-// their weights have no kernel of codes by codes; on other GPUs always, which would read the
-// weights of each pair otherwise.
+// Whether coded_tiles.cu takes the call. On Hopper it does for few pairs, if there is no kernel of
+// codes by codes; with more, each tile would take the same codes apart again. On other GPUs the
+// only other way is to read the weights again for each pair.
 bool takes_coded_tiles(CudaStream& stream, const ExpertCall& call) {
   if (!multiplies_coded_tiles(call)) return false;
   if (!multiplies_sorted_pairs(stream)) return true;
@@ -129,8 +129,9 @@ bool takes_coded_tiles(CudaStream& stream, const ExpertCall& call) {
 
 }  // namespace
 
-// Up to 16 rows each pair reads its expert's weights, in bf16 on GPUs other than Hopper always;
-// more rows are sorted by expert. Errors: kUnsupported for sizes that are no multiples of 8.
+// Up to 16 rows, and in bf16 on GPUs other than Hopper any number, each pair reads its expert's
+// weights. More rows are sorted by expert. Errors: kUnsupported for sizes that are no multiples
+// of 8.
 void CudaOps::expert_mlp(Stream& on, const ExpertMlpArgs& args) const {
   expect_kernel(args.gate_up.first.format);
   expect_kernel(args.down.first.format);

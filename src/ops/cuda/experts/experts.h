@@ -47,7 +47,7 @@ struct ExpertCall {
   int32_t intermediate = 0;
 
   int32_t num_pairs() const { return num_rows * num_slots; }
-  // Whether experts have so few pairs, on average, that tiles are smaller. Not whether they do:
+  // Whether experts have few pairs on average, for which tiles are smaller. The average, since
   // which kernel computes a row must not depend on what other rows chose.
   bool has_few_pairs() const { return num_pairs() <= kFewTileRows / 2 * num_experts; }
   int32_t tile_rows() const { return has_few_pairs() ? kFewTileRows : kExpertTileRows; }

@@ -4,7 +4,8 @@
 // bits, so f16 holds them times a power of two that each row has for each 128 columns. The largest
 // of these is then below 2^15; what is 2^31 times smaller loses bits, 2^-39 of the largest at most.
 // The sum over 128 columns, those of a scale, is multiplied by both scales in f32 and added to
-// those before. Used by e4m3_skinny.cu and experts/coded_pairs.cu. Thread rule: device code.
+// those before. Used by e4m3_skinny.cu and by coded_pairs.cu and coded_tiles.cu of experts. Thread
+// rule: device code.
 #pragma once
 
 #include <cuda_fp16.h>
