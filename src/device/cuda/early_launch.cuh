@@ -6,6 +6,8 @@
 // attention, page selection and sampling. Thread rule: as CudaStream::submit.
 #pragma once
 
+#include <type_traits>
+
 #include <cuda_runtime_api.h>
 #include <nv/target>
 
@@ -41,11 +43,11 @@ struct LaunchShape {
   int cluster_blocks = 0;  // 0: none
 };
 
-// Launches `kernel(call)`, early where the GPU can (compute capability 9.0). `call` is copied into
-// the launch, so a graph replays the values of the capture.
-template <typename Call>
-void launch_early(CudaStream& stream, void (*kernel)(Call), const LaunchShape& shape,
-                  const Call& call) {
+// Launches `kernel(args...)`, early where the GPU can (compute capability 9.0). The arguments are
+// copied into the launch, so a graph replays the values of the capture.
+template <typename... Args>
+void launch_early(CudaStream& stream, void (*kernel)(Args...), const LaunchShape& shape,
+                  const std::type_identity_t<Args>&... args) {
   cudaLaunchAttribute attributes[3] = {};
   cudaLaunchConfig_t config = {};
   const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
@@ -70,7 +72,7 @@ void launch_early(CudaStream& stream, void (*kernel)(Call), const LaunchShape& s
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream.handle();
   config.attrs = attributes;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, call), "cudaLaunchKernelEx");
+  check_cuda(cudaLaunchKernelEx(&config, kernel, args...), "cudaLaunchKernelEx");
 }
 
 }  // namespace sluice::cuda

@@ -38,6 +38,11 @@ __device__ __forceinline__ int32_t load_now(const int32_t* source) {
   return value;
 }
 
+// Brings the line of an address to the L2 cache. No thread waits for it.
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 // Makes the compiler compute an address here, before a wait, and not after it.
 __device__ __forceinline__ void keep_here(const void* address) { asm volatile("" ::"l"(address)); }
 

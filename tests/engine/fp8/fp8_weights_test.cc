@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
@@ -47,7 +48,7 @@ TEST(Fp8Weights, LoadedNumbersAreThoseOfTheFile) {
     Weights weights(config, *device);
     weights.load(Checkpoint(directory), *stream);
     for (int32_t layer = 0; layer < config.num_layers(); ++layer) {
-      const std::string name = "model.layers." + std::to_string(layer) + ".";
+      const std::string name = fmt::format("model.layers.{}.", layer);
       const LayerWeights& loaded = weights.layer(LayerId(layer));
       const auto& attention = std::get<Attention::Weights>(loaded.mixer);
       const auto& mlp = std::get<DenseMlp::Weights>(loaded.mlp);
@@ -83,7 +84,7 @@ TEST(Fp8Weights, LoadedExpertsAreThoseOfTheFile) {
     const auto& mlp = std::get<ExpertMlp::Weights>(weights.layer(LayerId(2)).mlp);
     EXPECT_FALSE(has_scales(mlp.router.format));
     for (int32_t e = 0; e < 8; ++e) {
-      const std::string name = "model.layers.2.mlp.experts." + std::to_string(e) + ".";
+      const std::string name = fmt::format("model.layers.2.mlp.experts.{}.", e);
       const PackedWeight gate_up = mlp.gate_up.expert(e), down = mlp.down.expert(e);
       const auto expect = [&](const PackedWeight& matrix, int64_t row_begin, const char* module) {
         expect_rows(columns_of(matrix, *stream), matrix.num_rows, row_begin,

@@ -28,28 +28,57 @@ struct NormCall {
 
 // Lanes of a head: each has a partial sum, as on the CPU.
 constexpr int kHeadLanes = 16;
-constexpr int kHeadsPerBlock = kGateThreads / kHeadLanes;
+constexpr int kNormThreads = 64;  // a row of decode has few heads, which spread over blocks
+constexpr int kHeadsPerBlock = kNormThreads / kHeadLanes;
+// Elements of a lane that it asks for at once: those of a head of 128. Others come one by one.
+constexpr int kHeldElements = 8;
 
-// Tile: a head a half of a warp. x is read again from the L1 cache.
-__global__ void __launch_bounds__(kGateThreads) norm_heads(const NormCall call) {
+__device__ inline uint16_t normed(float x, float scale, float weight, uint16_t gate_bits) {
+  const float gate = bf16_to_float(gate_bits);
+  return float_to_bf16(weight * (x * scale) * (gate / (1.0f + fast_exp(-gate))));
+}
+
+// Tile: a head a half of a warp. Element i goes to the partial sum of lane i mod 16, and these are
+// added by halves.
+__global__ void __launch_bounds__(kNormThreads) norm_heads(const NormCall call) {
   let_next_kernel_start();
-  const int64_t head = static_cast<int64_t>(blockIdx.x) * kHeadsPerBlock + threadIdx.x / kHeadLanes;
+  const auto head = static_cast<uint32_t>(blockIdx.x) * kHeadsPerBlock + threadIdx.x / kHeadLanes;
   const int lane = threadIdx.x % kHeadLanes;
   const bool exists = head < call.num_heads;
-  const float* x = call.x + head * call.dim;
+  const auto heads_per_row = static_cast<uint32_t>(call.heads_per_row);
+  const float* x = call.x + static_cast<int64_t>(head) * call.dim;
+  const uint16_t* gates = call.gate + static_cast<int64_t>(head / heads_per_row) * call.gate_width +
+                          static_cast<int64_t>(head % heads_per_row) * call.dim;
+  uint16_t* out = call.out + static_cast<int64_t>(head) * call.dim;
+  const auto has = [&](int i) { return exists && i < call.dim; };
+  float weights[kHeldElements], values[kHeldElements];
+  uint16_t held_gates[kHeldElements];
+#pragma unroll
+  for (int j = 0; j < kHeldElements; ++j) {
+    const int i = lane + j * kHeadLanes;
+    weights[j] = has(i) ? call.weight[i] : 0.0f;
+  }
   wait_for_earlier_work();
-  // Element i goes to the partial sum of lane i mod 16, and these are added by halves.
+#pragma unroll
+  for (int j = 0; j < kHeldElements; ++j) {
+    const int i = lane + j * kHeadLanes;
+    values[j] = has(i) ? x[i] : 0.0f;
+    held_gates[j] = has(i) ? gates[i] : uint16_t{0};
+  }
+  constexpr int kFirstOther = kHeldElements * kHeadLanes;
   float sum = 0.0f;
-  for (int i = lane; exists && i < call.dim; i += kHeadLanes) sum += x[i] * x[i];
+#pragma unroll
+  for (const float value : values) sum += value * value;
+  for (int i = kFirstOther + lane; has(i); i += kHeadLanes) sum += x[i] * x[i];
   const float mean = group_sum<kHeadLanes>(sum) / static_cast<float>(call.dim);
-  if (!exists) return;
   const float scale = 1.0f / sqrtf(mean + call.eps);
-  const int64_t row = head / call.heads_per_row;
-  const uint16_t* gates = call.gate + row * call.gate_width + head % call.heads_per_row * call.dim;
-  for (int i = lane; i < call.dim; i += kHeadLanes) {
-    const float gate = bf16_to_float(gates[i]);
-    const float normed = call.weight[i] * (x[i] * scale);
-    call.out[head * call.dim + i] = float_to_bf16(normed * (gate / (1.0f + fast_exp(-gate))));
+#pragma unroll
+  for (int j = 0; j < kHeldElements; ++j) {
+    const int i = lane + j * kHeadLanes;
+    if (has(i)) out[i] = normed(values[j], scale, weights[j], held_gates[j]);
+  }
+  for (int i = kFirstOther + lane; has(i); i += kHeadLanes) {
+    out[i] = normed(x[i], scale, call.weight[i], gates[i]);
   }
 }
 
@@ -82,8 +111,9 @@ __global__ void __launch_bounds__(kGateThreads) multiply_gates(const GateCall ca
   }
 }
 
-LaunchShape blocks_for(int64_t count, int64_t per_block) {
-  return {dim3(static_cast<unsigned>((count + per_block - 1) / per_block)), dim3(kGateThreads)};
+LaunchShape blocks_for(int64_t count, int64_t per_block, int threads) {
+  return {dim3(static_cast<unsigned>((count + per_block - 1) / per_block)),
+          dim3(static_cast<unsigned>(threads))};
 }
 
 }  // namespace
@@ -104,7 +134,8 @@ void CudaOps::gated_norm(Stream& on, const GatedNormArgs& args) const {
       .eps = args.eps};
   if (call.num_heads == 0) return;
   stream.submit("gated_norm", [&](cudaStream_t) {
-    launch_early(stream, norm_heads, blocks_for(call.num_heads, kHeadsPerBlock), call);
+    launch_early(stream, norm_heads, blocks_for(call.num_heads, kHeadsPerBlock, kNormThreads),
+                 call);
   });
 }
 
@@ -117,7 +148,8 @@ void CudaOps::sigmoid_gate(Stream& on, const SigmoidGateArgs& args) const {
   call.has_vectors = is_aligned(call.x) && is_aligned(call.gate);
   if (call.count == 0) return;
   stream.submit("sigmoid_gate", [&](cudaStream_t) {
-    launch_early(stream, multiply_gates, blocks_for(call.count, kGateThreads * 8), call);
+    launch_early(stream, multiply_gates, blocks_for(call.count, kGateThreads * 8, kGateThreads),
+                 call);
   });
 }
 

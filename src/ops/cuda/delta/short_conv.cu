@@ -30,6 +30,7 @@ constexpr int kConvThreads = 128;
 // Of a thread. More than the rows of a window, so that the first tile of a sequence alone reads it.
 constexpr int kConvRows = 16;
 static_assert(kConvRows >= kMaxConvTaps - 1);
+constexpr int kPublishedTaps = 4;  // of all models that there are
 
 // The inputs of row `at` of the part, which may lie before it: in the window that was read, or
 // before position 0, where there are none (null).
@@ -41,15 +42,44 @@ __device__ inline const uint16_t* input(const ConvCall& call, const SequencePart
   return window_in(call.states, part.from) + static_cast<int64_t>(row) * call.num_channels;
 }
 
-// Taps are added in ascending order to a zero, as on the CPU; rows that are not there are left out,
-// since a product with zero could change the sign of a zero.
+// The factors of a channel. kTaps: how many there are, or the most if it is not known.
+template <int kTaps>
+struct Taps {
+  float factors[kTaps];
+
+  __device__ Taps(const ConvCall& call, int32_t channel) {
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) {
+      factors[j] = is_there(call, j) && channel < call.num_channels
+                       ? call.taps[j * call.num_channels + channel]
+                       : 0.0f;
+    }
+  }
+  __device__ static bool is_there(const ConvCall& call, int j) {
+    return kTaps < kMaxConvTaps || j < call.num_taps;
+  }
+};
+
+// All inputs are asked for before the first one is used. Taps are added in ascending order to a
+// zero, as on the CPU; rows that are not there are left out, since a product with zero could change
+// the sign of a zero.
+template <int kTaps>
 __device__ inline void convolve_row(const ConvCall& call, const SequencePart& part, int32_t row,
-                                    int32_t channel) {
+                                    int32_t channel, const Taps<kTaps>& taps) {
+  const int32_t num_taps = kTaps < kMaxConvTaps ? kTaps : call.num_taps;
+  uint16_t inputs[kTaps];
+  bool is_there[kTaps];
+#pragma unroll
+  for (int j = 0; j < kTaps; ++j) {
+    const uint16_t* x =
+        taps.is_there(call, j) ? input(call, part, row - (num_taps - 1 - j)) : nullptr;
+    is_there[j] = x != nullptr;
+    inputs[j] = is_there[j] ? x[channel] : uint16_t{0};
+  }
   float sum = 0.0f;
-  for (int32_t j = 0; j < call.num_taps; ++j) {
-    const uint16_t* x = input(call, part, row - (call.num_taps - 1 - j));
-    if (x == nullptr) continue;
-    sum += call.taps[j * call.num_channels + channel] * bf16_to_float(x[channel]);
+#pragma unroll
+  for (int j = 0; j < kTaps; ++j) {
+    if (is_there[j]) sum += taps.factors[j] * bf16_to_float(inputs[j]);
   }
   call.out[static_cast<int64_t>(row) * call.num_channels + channel] = sum / (1.0f + fast_exp(-sum));
 }
@@ -74,6 +104,7 @@ __device__ inline void write_window(const ConvCall& call, const SequencePart& pa
 // grid: channels; the first rows of each sequence, then tiles of the call's rows, of which those
 // are left out. The thread that reads a channel of a window is the one that writes it, if both are
 // one, after it has read.
+template <int kTaps>
 __global__ void __launch_bounds__(kConvThreads) convolve(const ConvCall call) {
   let_next_kernel_start();
   const auto channel = static_cast<int32_t>(blockIdx.x * kConvThreads + threadIdx.x);
@@ -81,12 +112,13 @@ __global__ void __launch_bounds__(kConvThreads) convolve(const ConvCall call) {
   const int32_t begin = tile * kConvRows;
   int32_t seq = tile < 0 ? static_cast<int32_t>(blockIdx.y) : sequence_of(call.rows, begin);
   SequencePart part = part_of(call.rows, seq);
+  const Taps<kTaps> taps(call, channel);
   wait_for_earlier_work();
   if (channel >= call.num_channels) return;
   if (tile < 0) {
     if (part.is_empty()) return;
     const int32_t end = min(part.end, part.begin + kConvRows);
-    for (int32_t row = part.begin; row < end; ++row) convolve_row(call, part, row, channel);
+    for (int32_t row = part.begin; row < end; ++row) convolve_row(call, part, row, channel, taps);
     write_window(call, part, channel);
     return;
   }
@@ -95,7 +127,7 @@ __global__ void __launch_bounds__(kConvThreads) convolve(const ConvCall call) {
     if (!part.is_empty()) {
       const int32_t first = max(begin, part.begin + kConvRows);
       for (int32_t row = first; row < min(end, part.end); ++row) {
-        convolve_row(call, part, row, channel);
+        convolve_row(call, part, row, channel, taps);
       }
     }
     if (++seq >= call.rows.num_seqs || call.rows.row_begin[seq] - call.rows.first_row >= end) break;
@@ -126,7 +158,9 @@ void CudaOps::short_conv(Stream& on, const ShortConvArgs& args) const {
                   static_cast<unsigned>(num_tiles));
   stream.submit("short_conv", [&](cudaStream_t) {
     call.rows.report = stream.report("short_conv", kBadSlot);
-    launch_early(stream, convolve, {grid, dim3(kConvThreads)}, call);
+    const auto kernel =
+        shape.num_taps == kPublishedTaps ? convolve<kPublishedTaps> : convolve<kMaxConvTaps>;
+    launch_early(stream, kernel, {grid, dim3(kConvThreads)}, call);
   });
 }
 

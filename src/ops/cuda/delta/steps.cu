@@ -10,6 +10,7 @@
 #include "ops/cuda/delta/chunks.cuh"
 #include "ops/cuda/delta/delta_rule.cuh"
 #include "ops/cuda/delta/delta_rule.h"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/shared_copy.cuh"
 
 namespace sluice::cuda {
@@ -55,6 +56,14 @@ __device__ inline SequencePart steps_of(const SequencePart& part, StepRows which
   steps.begin = chunks.count > 0 ? chunks.end() : part.end;
   steps.from = part.to;
   return steps;
+}
+
+// Brings S to the L2 cache. The bytes may still change; the cache holds what is current.
+__device__ inline void prefetch_state(const float* from, int32_t count) {
+  constexpr int kLineFloats = 32;
+  for (int32_t i = threadIdx.x * kLineFloats; i < count; i += kStepThreads * kLineFloats) {
+    prefetch_to_l2(from + i);
+  }
 }
 
 // Starts to copy S into shared memory, or writes zeros.
@@ -134,10 +143,11 @@ __global__ void __launch_bounds__(kStepThreads) run_steps(const StepsCall call) 
   const int64_t offset = shape.block_offset(block);
   const int32_t column = threadIdx.x;
   const bool exists = column < part.columns();
-  wait_for_earlier_work();
-  if (steps.is_empty()) return;
   const float* from =
       steps.from >= 0 ? matrix_in(rule.states, steps.from, v_head) + offset : nullptr;
+  if (from != nullptr) prefetch_state(from, part.k_dim() * part.columns());
+  wait_for_earlier_work();
+  if (steps.is_empty()) return;
   load_state(from, part, shared);
   end_of_copies();
   // Rows go on in shared memory; the last one writes S to its slot instead, while it is computed.

@@ -111,14 +111,21 @@ __global__ void __launch_bounds__(kRingThreads)
   wait_for_earlier_work();
 #pragma unroll
   for (int slot = 0; slot < kDepth; ++slot) copy_next(slot);
+  // Asked for a group ahead, since a load takes longer than the products of a group.
+  const auto load_x = [&](Place at) {
+    const int pair = walk.pair(at.part, at.group);
+    auto x = columns_of<Codec, kGates>(all, pair, walk.own_part(at.part), lane);
+    x.load(walk.own_group(at.group));
+    return x;
+  };
+  Place at = {.part = static_cast<int>(blockIdx.x), .group = min(warp, walk.num_groups - 1)};
+  auto x = load_x(at);
   int slot = 0;
   int turn = 0;
   for (int part = blockIdx.x; part < walk.num_parts; part += gridDim.x, turn ^= 1) {
     Sums<kRingTiles, false> sums;
     for (int group = warp; group < walk.num_groups; group += kRingWarps) {
-      const int pair = walk.pair(part, group);
-      auto x = columns_of<Codec, kGates>(all, pair, walk.own_part(part), lane);
-      x.load(walk.own_group(group));
+      const float share = kGates ? 1.0f : call.shares[walk.pair(part, group)];
       wait_for_copies_but<kDepth - 1>();
       __syncwarp();  // scales were copied by other lanes
       x.prepare();
@@ -127,12 +134,13 @@ __global__ void __launch_bounds__(kRingThreads)
       } else {
         Sums<kRingTiles, false> of_slot;
         Codec::add_group(ring[warp][slot], x, lane, of_slot);
-        const float share = call.shares[pair];
 #pragma unroll
         for (int tile = 0; tile < kRingTiles; ++tile) {
           sums.add_scaled(tile, of_slot, share, share);
         }
       }
+      at.advance(walk.num_groups);
+      if (at.part < walk.num_parts) x = load_x(at);
       __syncwarp();
       copy_next(slot);
       slot = slot + 1 == kDepth ? 0 : slot + 1;

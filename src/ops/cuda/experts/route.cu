@@ -16,6 +16,7 @@
 #include "ops/cuda/cluster_blocks.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/matmul/skinny.h"
 
 namespace sluice::cuda {
@@ -25,7 +26,7 @@ constexpr int kWarps = 4;        // of a block that chooses for many rows
 constexpr int kMaxPerLane = 16;  // 512 experts
 
 constexpr int kBlocks = 8;  // of a cluster: the portable size
-constexpr int kClusterWarps = 8;
+constexpr int kClusterWarps = 16;
 constexpr int kClusterRows = 4;
 constexpr int kLineBytes = 128;
 
@@ -134,30 +135,69 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads) choose_rows(const RouteC
   choose(call, row, values, lane);
 }
 
-// Products of rows `x` with two experts, summed over the columns of this lane.
-template <int kRows>
-__device__ inline void add_products(const uint16_t* x, const uint16_t* first,
-                                    const uint16_t* second, int32_t hidden, int32_t num_rows,
-                                    int lane, float (&sums)[2][kRows]) {
-#pragma unroll 4
-  for (int32_t c = lane * 8; c < hidden; c += kWarpThreads * 8) {
-    float a[8], b[8], own[8];
-    unpack(*reinterpret_cast<const Bf16x8*>(first + c), a);
-    unpack(*reinterpret_cast<const Bf16x8*>(second + c), b);
+// Columns of two experts that a lane holds: 8 neighbours of every 256, up to 2,048.
+constexpr int kStepColumns = kWarpThreads * 8;
+constexpr int kHeldSteps = 8;
+using HeldColumns = Bf16x8[2][kHeldSteps];
+
+// Those of experts `first` and `first` + kClusterWarps; zeros where there are none.
+__device__ inline void hold(const RouteCall& call, int32_t first, int32_t end, int lane,
+                            HeldColumns& held) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= num_rows) break;
-      unpack(*reinterpret_cast<const Bf16x8*>(x + static_cast<int64_t>(r) * hidden + c), own);
+  for (int j = 0; j < 2; ++j) {
+    const int32_t expert = first + j * kClusterWarps;
+    const uint16_t* weights = call.router + int64_t{expert} * call.hidden;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        sums[0][r] = __fmaf_rn(own[i], a[i], sums[0][r]);
-        sums[1][r] = __fmaf_rn(own[i], b[i], sums[1][r]);
+    for (int i = 0; i < kHeldSteps; ++i) {
+      const int32_t column = i * kStepColumns + lane * 8;
+      held[j][i] = {};
+      if (expert < end && column < call.hidden) {
+        held[j][i] = *reinterpret_cast<const Bf16x8*>(weights + column);
       }
     }
   }
 }
 
-// Few rows. grid: clusters of kBlocks blocks, each for kRows rows.
+__device__ inline void add_eight(const float (&x)[8], const Bf16x8& weights, float& sum) {
+  float values[8];
+  unpack(weights, values);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum = __fmaf_rn(x[i], values[i], sum);
+}
+
+// A row's products with the two experts, summed over the columns of this lane: those that it holds,
+// and the others.
+__device__ inline void add_products(const RouteCall& call, const uint16_t* row, int32_t first,
+                                    int32_t end, int lane, const HeldColumns& held,
+                                    float (&sums)[2]) {
+  Bf16x8 columns[kHeldSteps] = {};
+#pragma unroll
+  for (int i = 0; i < kHeldSteps; ++i) {
+    const int32_t column = i * kStepColumns + lane * 8;
+    if (column < call.hidden) columns[i] = *reinterpret_cast<const Bf16x8*>(row + column);
+  }
+  float x[8];
+#pragma unroll
+  for (int i = 0; i < kHeldSteps; ++i) {
+    unpack(columns[i], x);
+    add_eight(x, held[0][i], sums[0]);
+    add_eight(x, held[1][i], sums[1]);
+  }
+  const int32_t second = min(first + kClusterWarps, end - 1);
+#pragma unroll 2
+  for (int32_t column = kHeldSteps * kStepColumns + lane * 8; column < call.hidden;
+       column += kStepColumns) {
+    unpack(*reinterpret_cast<const Bf16x8*>(row + column), x);
+    const uint16_t* weights = call.router + column;
+    add_eight(x, *reinterpret_cast<const Bf16x8*>(weights + int64_t{first} * call.hidden), sums[0]);
+    add_eight(x, *reinterpret_cast<const Bf16x8*>(weights + int64_t{second} * call.hidden),
+              sums[1]);
+  }
+}
+
+// Few rows. grid: clusters of kBlocks blocks, each for kRows rows. The router does not depend on
+// earlier work: a warp holds its first two experts when that ends, and the others come to the L2
+// cache.
 template <int kPerLane, int kRows>
 __global__ void __launch_bounds__(kClusterWarps* kWarpThreads) route_few(const RouteCall call) {
   __shared__ float logits[kRows][kPerLane * kWarpThreads];
@@ -168,32 +208,32 @@ __global__ void __launch_bounds__(kClusterWarps* kWarpThreads) route_few(const R
   const int32_t end = min(begin + part, call.num_experts);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) / kBlocks * kRows;
   const auto num_rows = static_cast<int32_t>(min(call.num_rows - first_row, int64_t{kRows}));
-  // The router does not depend on earlier work: it comes to the L2 cache while that ends.
-  const auto* bytes =
-      reinterpret_cast<const std::byte*>(call.router + int64_t{begin} * call.hidden);
-  const int64_t num_bytes = int64_t{end - begin} * call.hidden * 2;
-  for (int64_t i = int64_t{threadIdx.x} * kLineBytes; i < num_bytes;
-       i += kClusterWarps * kWarpThreads * kLineBytes) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(bytes + i));
+  HeldColumns held;
+  hold(call, begin + warp, end, lane, held);
+  if (part > 2 * kClusterWarps || call.hidden > kHeldSteps * kStepColumns) {
+    const auto* bytes =
+        reinterpret_cast<const std::byte*>(call.router + int64_t{begin} * call.hidden);
+    const int64_t num_bytes = int64_t{end - begin} * call.hidden * 2;
+    for (int64_t i = int64_t{threadIdx.x} * kLineBytes; i < num_bytes;
+         i += kClusterWarps * kWarpThreads * kLineBytes) {
+      prefetch_to_l2(bytes + i);
+    }
   }
   let_next_kernel_start();
-  wait_for_earlier_work();
   float* const to = ClusterBlocks::of_block(&logits[0][0], 0);
-  ClusterBlocks::sync();
+  ClusterBlocks::sync();  // the first block has begun
+  wait_for_earlier_work();
   const uint16_t* const x = call.x + first_row * call.hidden;
-  for (int32_t e = begin + 2 * warp; e < end; e += 2 * kClusterWarps) {
-    const bool has_second = e + 1 < end;
-    const uint16_t* first = call.router + int64_t{e} * call.hidden;
-    float sums[2][kRows] = {};
-    add_products(x, first, has_second ? first + call.hidden : first, call.hidden, num_rows, lane,
-                 sums);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const float sum = group_sum<kWarpThreads>(sums[0][r]);
-      const float next = group_sum<kWarpThreads>(sums[1][r]);
-      if (lane != 0 || r >= num_rows) continue;
-      to[r * kPerLane * kWarpThreads + e] = sum;
-      if (has_second) to[r * kPerLane * kWarpThreads + e + 1] = next;
+  for (int32_t e = begin + warp; e < end; e += 2 * kClusterWarps) {
+    if (e != begin + warp) hold(call, e, end, lane, held);
+    for (int r = 0; r < num_rows; ++r) {
+      float sums[2] = {};
+      add_products(call, x + int64_t{r} * call.hidden, e, end, lane, held, sums);
+      const float first = group_sum<kWarpThreads>(sums[0]);
+      const float second = group_sum<kWarpThreads>(sums[1]);
+      if (lane != 0) continue;
+      to[r * kPerLane * kWarpThreads + e] = first;
+      if (e + kClusterWarps < end) to[r * kPerLane * kWarpThreads + e + kClusterWarps] = second;
     }
   }
   ClusterBlocks::sync();

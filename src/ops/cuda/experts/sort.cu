@@ -1,12 +1,13 @@
 // Pairs of row and slot sorted by expert, and the sums of their products.
 //
 // A CTA has one expert and reads the choices of all pairs twice: their number is at most some
-// 65,000, they lie in the L2 cache, and nothing has to be agreed between CTAs. Stable, without
-// atomics. Thread rule: enqueue only.
+// 65,000, they lie in the L2 cache, and nothing has to be agreed between CTAs. Few pairs, as in
+// decode of a batch, are sorted by one CTA: between three kernels a step would wait twice. Stable,
+// without atomics. Thread rule: enqueue only.
 #include <algorithm>
 
-#include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/experts/experts.h"
 #include "ops/cuda/experts/write_sum.cuh"
@@ -16,6 +17,13 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarpThreads;
+constexpr int kFewPairs = 2048;   // that one CTA sorts at most
+constexpr int kFewCounts = 8192;  // of pairs of an expert that it holds
+
+// For each 32 pairs one of every expert.
+__host__ __device__ inline int32_t few_counts(const ExpertCall& call) {
+  return (call.num_rows * call.num_slots + kWarpThreads - 1) / kWarpThreads * call.num_experts;
+}
 
 // The sum over the CTA's threads, in all of them.
 __device__ inline int32_t block_sum(int32_t value, int32_t* of_warps) {
@@ -32,6 +40,8 @@ __global__ void __launch_bounds__(kThreads) count_pairs(ExpertCall call) {
   __shared__ int32_t of_warps[kWarps];
   const auto expert = static_cast<int32_t>(blockIdx.x);
   const int32_t num_pairs = call.num_rows * call.num_slots;
+  let_next_kernel_start();
+  wait_for_earlier_work();
   int32_t count = 0;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < num_pairs; i += kThreads) {
     count += call.experts[i] == expert ? 1 : 0;
@@ -45,6 +55,8 @@ __global__ void __launch_bounds__(kThreads) count_pairs(ExpertCall call) {
 __global__ void __launch_bounds__(kThreads) scan_counts(ExpertCall call, int32_t tile_rows) {
   __shared__ int32_t counts[kThreads];
   const auto thread = static_cast<int32_t>(threadIdx.x);
+  let_next_kernel_start();
+  wait_for_earlier_work();
   counts[thread] = thread < call.num_experts ? call.begins[thread + 1] : 0;
   __syncthreads();
   if (thread > call.num_experts) return;
@@ -65,6 +77,8 @@ __global__ void __launch_bounds__(kThreads) place_pairs(ExpertCall call) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const int32_t num_pairs = call.num_rows * call.num_slots;
+  let_next_kernel_start();
+  wait_for_earlier_work();
   int32_t place = call.begins[expert];
   for (int32_t begin = 0; begin < num_pairs; begin += kThreads) {
     const int32_t pair = begin + static_cast<int32_t>(threadIdx.x);
@@ -84,9 +98,82 @@ __global__ void __launch_bounds__(kThreads) place_pairs(ExpertCall call) {
   }
 }
 
+// The sum over the threads of the CTA before this one. All threads call it.
+__device__ inline int32_t sum_before(int32_t value, int32_t* of_warps) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+  int32_t sum = value;  // up to this lane
+#pragma unroll
+  for (int step = 1; step < kWarpThreads; step *= 2) {
+    const int32_t other = __shfl_up_sync(kFullWarp, sum, step);
+    if (lane >= step) sum += other;
+  }
+  __syncthreads();
+  if (lane == kWarpThreads - 1) of_warps[warp] = sum;
+  __syncthreads();
+  const int32_t before = __reduce_add_sync(kFullWarp, lane < warp ? of_warps[lane] : 0);
+  return before + sum - value;
+}
+
+// One CTA, all of the sort. A warp ranks 32 neighbouring pairs among those of the same expert; then
+// a thread an expert adds up its pairs of all warps.
+__global__ void __launch_bounds__(kThreads) sort_few(ExpertCall call, int32_t tile_rows) {
+  __shared__ uint16_t before[kFewCounts];  // [32 pairs][expert]: how many there are, then in those
+                                           // before
+  __shared__ int32_t begins[kThreads];
+  __shared__ int32_t of_warps[kWarps];
+  constexpr int kEach = kFewPairs / kThreads;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t num_pairs = call.num_rows * call.num_slots;
+  const int32_t num_counts = few_counts(call);
+  for (int32_t i = thread; i < num_counts; i += kThreads) before[i] = 0;
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  __syncthreads();
+  int32_t experts[kEach], counts[kEach];  // the thread's pairs; where their warp's count lies
+  uint32_t ranks[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int32_t pair = thread + i * kThreads;
+    experts[i] = pair < num_pairs ? call.experts[pair] : -1;
+    const bool exists = experts[i] >= 0 && experts[i] < call.num_experts;
+    const uint32_t same = __match_any_sync(kFullWarp, experts[i]);
+    ranks[i] = __popc(same & ((1u << thread % kWarpThreads) - 1u));
+    counts[i] = exists ? pair / kWarpThreads * call.num_experts + experts[i] : -1;
+    if (exists && ranks[i] == 0) before[counts[i]] = static_cast<uint16_t>(__popc(same));
+  }
+  __syncthreads();
+  int32_t of_expert = 0;
+  if (thread < call.num_experts) {
+#pragma unroll 4
+    for (int32_t i = thread; i < num_counts; i += call.num_experts) {
+      const int32_t count = before[i];
+      before[i] = static_cast<uint16_t>(of_expert);
+      of_expert += count;
+    }
+  }
+  begins[thread] = sum_before(of_expert, of_warps);
+  const int32_t first_tile = sum_before((of_expert + tile_rows - 1) / tile_rows, of_warps);
+  if (thread <= call.num_experts) {
+    call.begins[thread] = begins[thread];
+    call.first_tiles[thread] = first_tile;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (counts[i] < 0) continue;
+    const int32_t pair = thread + i * kThreads;
+    const int32_t place = begins[experts[i]] + before[counts[i]] + static_cast<int32_t>(ranks[i]);
+    call.places[pair] = place;
+    call.pairs[place] = pair;
+  }
+}
+
 // grid: places. rows[place] = x of the pair's row.
 __global__ void __launch_bounds__(256) gather_rows(ExpertCall call) {
   const int64_t place = blockIdx.x;
+  let_next_kernel_start();
+  wait_for_earlier_work();
   const int64_t row = call.pairs[place] / call.num_slots;
   const auto* from = reinterpret_cast<const Bf16x8*>(call.x + row * call.hidden);
   auto* to = reinterpret_cast<Bf16x8*>(call.rows + place * call.hidden);
@@ -99,6 +186,8 @@ __global__ void __launch_bounds__(256) gather_rows(ExpertCall call) {
 __global__ void __launch_bounds__(256) sum_products(ExpertCall call) {
   const int32_t column = static_cast<int32_t>(blockIdx.x) * 256 + static_cast<int32_t>(threadIdx.x);
   const int64_t row = blockIdx.y;
+  let_next_kernel_start();
+  wait_for_earlier_work();
   if (column >= call.hidden) return;
   float sum = 0.0f;
   for (int32_t slot = 0; slot < call.num_slots; ++slot) {
@@ -112,17 +201,21 @@ __global__ void __launch_bounds__(256) sum_products(ExpertCall call) {
 }  // namespace
 
 void sort_pairs(CudaStream& stream, const ExpertCall& call, int32_t tile_rows) {
-  const auto num_experts = static_cast<unsigned>(call.num_experts);
-  cudaStream_t handle = stream.handle();
-  count_pairs<<<num_experts, kThreads, 0, handle>>>(call);
-  scan_counts<<<1, kThreads, 0, handle>>>(call, tile_rows);
-  place_pairs<<<num_experts, kThreads, 0, handle>>>(call);
-  check_cuda(cudaGetLastError(), "launch of the sort of experts");
+  const LaunchShape one = {.grid = dim3(1), .block = dim3(kThreads)};
+  if (call.num_pairs() <= kFewPairs && few_counts(call) <= kFewCounts &&
+      call.num_experts < kThreads) {
+    return launch_early(stream, sort_few, one, call, tile_rows);
+  }
+  const LaunchShape each = {.grid = dim3(static_cast<unsigned>(call.num_experts)),
+                            .block = dim3(kThreads)};
+  launch_early(stream, count_pairs, each, call);
+  launch_early(stream, scan_counts, one, call, tile_rows);
+  launch_early(stream, place_pairs, each, call);
 }
 
 void gather_pairs(CudaStream& stream, const ExpertCall& call) {
-  gather_rows<<<static_cast<unsigned>(call.num_pairs()), 256, 0, stream.handle()>>>(call);
-  check_cuda(cudaGetLastError(), "launch of the gather of experts' rows");
+  const dim3 grid(static_cast<unsigned>(call.num_pairs()));
+  launch_early(stream, gather_rows, {.grid = grid, .block = dim3(256)}, call);
 }
 
 void sum_slots(CudaStream& stream, const ExpertCall& call) {
@@ -139,9 +232,8 @@ void sum_slots(CudaStream& stream, const ExpertCall& call) {
       part.shared_gate += begin;
     }
     const dim3 grid(num_parts, static_cast<unsigned>(part.num_rows));
-    sum_products<<<grid, 256, 0, stream.handle()>>>(part);
+    launch_early(stream, sum_products, {.grid = grid, .block = dim3(256)}, part);
   }
-  check_cuda(cudaGetLastError(), "launch of the sums of experts");
 }
 
 }  // namespace sluice::cuda

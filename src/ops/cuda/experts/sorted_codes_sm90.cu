@@ -1,11 +1,11 @@
 // Products of pairs sorted by expert, both factors in e4m3, for Hopper.
 //
 // Bound: tensor-core FLOP/s, twice those of bf16; with few pairs the experts' bytes. Tile: as
-// sorted_pairs.cuh says, six stages deep, with few pairs ten. A panel is 128 columns, those of a
+// sorted_pairs.cuh says, six stages deep, with few pairs five. A panel is 128 columns, those of a
 // scale: tensor cores add up a panel, and the sum is multiplied by the scales of its pair and of
 // its weight and added to those before in f32. That takes as many registers again as the sums, so
-// one CTA has a multiprocessor. Where a row has one scale, it is applied at the end. Compiled for
-// sm_90a only. Thread rule: enqueue only.
+// with many pairs one CTA has a multiprocessor. Where a row has one scale, it is applied at the
+// end. Compiled for sm_90a only. Thread rule: enqueue only.
 #include "ops/cuda/experts/sorted_pairs.cuh"
 #include "ops/cuda/matmul/e4m3.h"
 #include "ops/cuda/op_memory.h"
@@ -16,7 +16,10 @@ namespace {
 using namespace sorted;  // NOLINT(google-build-using-namespace)
 
 template <typename Form>
-constexpr int kStages = std::is_same_v<Form, FewPairs> ? 10 : 6;
+constexpr int kStages = std::is_same_v<Form, FewPairs> ? 5 : 6;
+// Of a multiprocessor. While one of two begins or ends a tile, the other multiplies.
+template <typename Form>
+constexpr int kCtas = std::is_same_v<Form, FewPairs> ? 2 : 1;
 // Steps from a load of scales to its use. Steps with few pairs take less time than a load.
 template <typename Form>
 constexpr int kScalesAhead = std::is_same_v<Form, FewPairs> ? 2 : 1;
@@ -138,7 +141,7 @@ __device__ inline void scale_rows(const CodesCall& call, const Own<Form>& own, c
 }
 
 template <bool kGated, bool kBlocks, typename Form>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, kCtas<Form>)
     multiply_codes(const __grid_constant__ CodesCall call,
                    const __grid_constant__ CUtensorMap pairs,
                    const __grid_constant__ CUtensorMap weights) {
@@ -159,11 +162,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <bool kGated, bool kBlocks, typename Form>
 void launch_form(CudaStream& stream, const CodesCall& call, const std::byte* rows,
                  int64_t map_columns, const CUtensorMap& weights) {
-  launch<Form, 1, kStages<Form>>(stream, multiply_codes<kGated, kBlocks, Form>, call, call.product,
-                                 call.num_pairs,
-                                 pair_map(reinterpret_cast<const uint16_t*>(rows), call.num_pairs,
-                                          map_columns, Form::kTilePairs),
-                                 weights);
+  launch<Form, kCtas<Form>, kStages<Form>>(stream, multiply_codes<kGated, kBlocks, Form>, call,
+                                           call.product, call.num_pairs,
+                                           pair_map(reinterpret_cast<const uint16_t*>(rows),
+                                                    call.num_pairs, map_columns, Form::kTilePairs),
+                                           weights);
 }
 
 template <bool kGated>

@@ -20,6 +20,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/early_launch.cuh"
 #include "ops/cuda/attention/kv_tensor_map.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/experts/expert_tiles.cuh"
@@ -238,7 +239,7 @@ __device__ inline void store(const ProductCall& call, const Tile& tile, int grou
   }
 }
 
-// Makes the barriers ready, for all threads of the CTA.
+// Makes the barriers ready, for all threads of the CTA, and waits for what earlier kernels write.
 template <typename Form, int kStages>
 __device__ inline void begin_pipeline(Shared<Form, kStages>& shared) {
   if (threadIdx.x == 0) {
@@ -248,6 +249,8 @@ __device__ inline void begin_pipeline(Shared<Form, kStages>& shared) {
     }
     barrier_init_fence();
   }
+  let_next_kernel_start();
+  wait_for_earlier_work();
   __syncthreads();
 }
 
@@ -294,8 +297,11 @@ void launch(CudaStream& stream, void (*kernel)(Call, CUtensorMap, CUtensorMap), 
   const int most = num_pairs / Form::kTilePairs + std::min(product.num_experts, num_pairs);
   const int num_ctas = std::min(most * product.num_parts,
                                 kCtas * stream.cuda_device().properties().multiProcessorCount);
-  kernel<<<num_ctas, kThreads, kSharedBytes, stream.handle()>>>(call, pairs, weights);
-  check_cuda(cudaGetLastError(), "launch of the products of experts");
+  launch_early(stream, kernel,
+               {.grid = dim3(static_cast<unsigned>(num_ctas)),
+                .block = dim3(kThreads),
+                .shared_bytes = kSharedBytes},
+               call, pairs, weights);
 }
 
 }  // namespace sluice::cuda::sorted

@@ -52,6 +52,7 @@ __device__ inline uint2 quantize(const float (&values)[kLaneColumns], float scal
 
 // A scale for each group: 16 threads agree on the largest number by shuffles.
 __global__ void __launch_bounds__(kThreads) quantize_groups(QuantizeCall call) {
+  let_next_kernel_start();
   const int64_t piece = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t pieces_per_row = call.k / kLaneColumns;
   const int64_t row = piece / pieces_per_row;
@@ -73,6 +74,7 @@ __global__ void __launch_bounds__(kThreads) quantize_groups(QuantizeCall call) {
 
 // grid: rows. A row is read twice, the second time from the cache: it is too long for registers.
 __global__ void __launch_bounds__(kThreads) quantize_whole_rows(QuantizeCall call) {
+  let_next_kernel_start();
   const int64_t pieces_per_row = call.k / kLaneColumns;
   __shared__ float of_warps[kThreads / kWarpThreads];
   wait_for_earlier_work();
@@ -111,13 +113,12 @@ void quantize_rows(CudaStream& stream, WeightFormat format, const TensorView& x,
                              .num_rows = from.pairs == nullptr ? x.dim(0) : from.num_pairs,
                              .k = static_cast<int32_t>(x.dim(1))};
   if (format == WeightFormat::kE4m3Rows) {
-    quantize_whole_rows<<<static_cast<unsigned>(call.num_rows), kThreads, 0, stream.handle()>>>(
-        call);
-    return;
+    const dim3 grid(static_cast<unsigned>(call.num_rows));
+    return launch_early(stream, quantize_whole_rows, {grid, dim3(kThreads)}, call);
   }
   const int64_t num_pieces = call.num_rows * (call.k / kLaneColumns);
-  const auto num_blocks = static_cast<unsigned>((num_pieces + kThreads - 1) / kThreads);
-  quantize_groups<<<num_blocks, kThreads, 0, stream.handle()>>>(call);
+  const dim3 grid(static_cast<unsigned>((num_pieces + kThreads - 1) / kThreads));
+  launch_early(stream, quantize_groups, {grid, dim3(kThreads)}, call);
 }
 
 }  // namespace sluice::cuda

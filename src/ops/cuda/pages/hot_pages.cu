@@ -17,6 +17,7 @@
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/instructions.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -148,7 +149,7 @@ __device__ inline void warm(const int32_t* array, int64_t count) {
   constexpr int64_t kMostInts = 32768;
   for (int64_t i = threadIdx.x * kLineInts; i < min(count, kMostInts);
        i += num_threads() * kLineInts) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(array + i));
+    prefetch_to_l2(array + i);
   }
 }
 

@@ -17,6 +17,7 @@ inline uint32_t extend_signs(uint32_t word) {
 }
 
 inline int32_t load_now(const int32_t* source) { return *source; }
+inline void prefetch_to_l2(const void*) {}
 inline void keep_here(const void*) {}
 inline int32_t hidden(int32_t value) { return value; }
 inline unsigned char* dynamic_shared_memory() { return lanes::block().shared; }
