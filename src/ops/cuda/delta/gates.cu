@@ -45,12 +45,14 @@ __global__ void __launch_bounds__(kNormThreads) norm_heads(const NormCall call) 
   const auto head = static_cast<uint32_t>(blockIdx.x) * kHeadsPerBlock + threadIdx.x / kHeadLanes;
   const int lane = threadIdx.x % kHeadLanes;
   const bool exists = head < call.num_heads;
+  // Unsigned and of 32 bits: a division of 64 bits takes longer than the norm's sums.
   const auto heads_per_row = static_cast<uint32_t>(call.heads_per_row);
   const float* x = call.x + static_cast<int64_t>(head) * call.dim;
   const uint16_t* gates = call.gate + static_cast<int64_t>(head / heads_per_row) * call.gate_width +
                           static_cast<int64_t>(head % heads_per_row) * call.dim;
   uint16_t* out = call.out + static_cast<int64_t>(head) * call.dim;
   const auto has = [&](int i) { return exists && i < call.dim; };
+  // The weight is no kernel's output, so it is asked for before x exists.
   float weights[kHeldElements], values[kHeldElements];
   uint16_t held_gates[kHeldElements];
 #pragma unroll
@@ -65,6 +67,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_heads(const NormCall call) 
     values[j] = has(i) ? x[i] : 0.0f;
     held_gates[j] = has(i) ? gates[i] : uint16_t{0};
   }
+  // Sums go up by elements, first those that are held: the order of the CPU.
   constexpr int kFirstOther = kHeldElements * kHeadLanes;
   float sum = 0.0f;
 #pragma unroll

@@ -67,6 +67,7 @@ template <int kTaps>
 __device__ inline void convolve_row(const ConvCall& call, const SequencePart& part, int32_t row,
                                     int32_t channel, const Taps<kTaps>& taps) {
   const int32_t num_taps = kTaps < kMaxConvTaps ? kTaps : call.num_taps;
+  // A loop that loads and adds in turn would wait for each load.
   uint16_t inputs[kTaps];
   bool is_there[kTaps];
 #pragma unroll
@@ -112,6 +113,7 @@ __global__ void __launch_bounds__(kConvThreads) convolve(const ConvCall call) {
   const int32_t begin = tile * kConvRows;
   int32_t seq = tile < 0 ? static_cast<int32_t>(blockIdx.y) : sequence_of(call.rows, begin);
   SequencePart part = part_of(call.rows, seq);
+  // Factors are weights: no kernel writes them.
   const Taps<kTaps> taps(call, channel);
   wait_for_earlier_work();
   if (channel >= call.num_channels) return;

@@ -139,6 +139,7 @@ __global__ void __launch_bounds__(kRingThreads)
           sums.add_scaled(tile, of_slot, share, share);
         }
       }
+      // Of the next part, too: its first group comes after this part's barrier.
       at.advance(walk.num_groups);
       if (at.part < walk.num_parts) x = load_x(at);
       __syncwarp();

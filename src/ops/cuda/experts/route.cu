@@ -170,6 +170,7 @@ __device__ inline void add_eight(const float (&x)[8], const Bf16x8& weights, flo
 __device__ inline void add_products(const RouteCall& call, const uint16_t* row, int32_t first,
                                     int32_t end, int lane, const HeldColumns& held,
                                     float (&sums)[2]) {
+  // All loads of x before the first product, so that they wait for memory together.
   Bf16x8 columns[kHeldSteps] = {};
 #pragma unroll
   for (int i = 0; i < kHeldSteps; ++i) {
@@ -183,6 +184,7 @@ __device__ inline void add_products(const RouteCall& call, const uint16_t* row, 
     add_eight(x, held[0][i], sums[0]);
     add_eight(x, held[1][i], sums[1]);
   }
+  // Rows longer than what is held. Without a second expert its sum is another one's, and not used.
   const int32_t second = min(first + kClusterWarps, end - 1);
 #pragma unroll 2
   for (int32_t column = kHeldSteps * kStepColumns + lane * 8; column < call.hidden;
@@ -208,6 +210,7 @@ __global__ void __launch_bounds__(kClusterWarps* kWarpThreads) route_few(const R
   const int32_t end = min(begin + part, call.num_experts);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) / kBlocks * kRows;
   const auto num_rows = static_cast<int32_t>(min(call.num_rows - first_row, int64_t{kRows}));
+  // Registers: 64 of the 128 that a thread of 512 may have.
   HeldColumns held;
   hold(call, begin + warp, end, lane, held);
   if (part > 2 * kClusterWarps || call.hidden > kHeldSteps * kStepColumns) {

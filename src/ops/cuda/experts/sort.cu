@@ -127,6 +127,7 @@ __global__ void __launch_bounds__(kThreads) sort_few(ExpertCall call, int32_t ti
   const int32_t num_pairs = call.num_rows * call.num_slots;
   const int32_t num_counts = few_counts(call);
   for (int32_t i = thread; i < num_counts; i += kThreads) before[i] = 0;
+  // An expert that is not there is that of no pair, as in the kernels above.
   let_next_kernel_start();
   wait_for_earlier_work();
   __syncthreads();
@@ -143,6 +144,7 @@ __global__ void __launch_bounds__(kThreads) sort_few(ExpertCall call, int32_t ti
     if (exists && ranks[i] == 0) before[counts[i]] = static_cast<uint16_t>(__popc(same));
   }
   __syncthreads();
+  // The thread's expert: from the counts of each 32 pairs to how many come before them.
   int32_t of_expert = 0;
   if (thread < call.num_experts) {
 #pragma unroll 4
@@ -153,6 +155,7 @@ __global__ void __launch_bounds__(kThreads) sort_few(ExpertCall call, int32_t ti
     }
   }
   begins[thread] = sum_before(of_expert, of_warps);
+  // Also the last one's end: threads after the experts add nothing, so theirs is the sum of all.
   const int32_t first_tile = sum_before((of_expert + tile_rows - 1) / tile_rows, of_warps);
   if (thread <= call.num_experts) {
     call.begins[thread] = begins[thread];

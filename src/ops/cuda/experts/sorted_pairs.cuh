@@ -249,6 +249,7 @@ __device__ inline void begin_pipeline(Shared<Form, kStages>& shared) {
     }
     barrier_init_fence();
   }
+  // Both factors and the tiles' borders are read after this: only weights exist before.
   let_next_kernel_start();
   wait_for_earlier_work();
   __syncthreads();
