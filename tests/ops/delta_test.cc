@@ -226,7 +226,8 @@ TEST(Delta, KeysOfZerosAreNoDivision) {
 // ---- Gates ------------------------------------------------------------------------------------
 
 TEST(Delta, GatedNormMatchesTheReference) {
-  for (const auto& [num_rows, heads, dim] : {std::tuple(1, 3, 23), {300, 6, 128}, {0, 2, 16}}) {
+  for (const auto& [num_rows, heads, dim] :
+       {std::tuple(1, 3, 23), {300, 6, 128}, {5, 3, 200}, {0, 2, 16}}) {
     Machine machine;
     const int64_t width = heads * dim;
     GatedNormArgs args{
