@@ -222,8 +222,10 @@ void DeltaNet::finish(const LayerCall& call, const RowTile& tile, const Weights&
     }
     DeltaRows rows = call.state_rows;
     rows.first_row = first;
-    matmul(call.stream, {.x = x, .weight = weights.in, .bias = {}, .out = scratch.in});
+    // The gates first: while a decode step multiplies by their few rows, the kernel of the large
+    // product has begun and reads its weight.
     matmul(call.stream, {.x = x, .weight = weights.gates, .bias = {}, .out = scratch.gates});
+    matmul(call.stream, {.x = x, .weight = weights.in, .bias = {}, .out = scratch.in});
     step({.stream = call.stream, .rows = rows, .states = call.states}, scratch, weights);
     call.tap("delta_gates", first, scratch.gates);
     call.tap("delta_out", first, scratch.out);

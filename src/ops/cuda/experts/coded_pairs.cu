@@ -21,60 +21,90 @@ namespace {
 
 constexpr int kGatherThreads = 256;
 
-// What a kernel gets.
-template <typename Codec>
-struct PairsCall {
-  typename Codec::Call weights;  // of the first expert; without x and out
-  int64_t stride;                // bytes from an expert to the next
-  ExpertCall call;
-  const uint16_t* gathered;  // [pairs][orders][columns]: what pairs multiply, of ordered columns
+// Divides by a number that the launch knows: a multiplication in place of some thirty instructions,
+// which each group of columns would wait for twice. Exact where n * divisor is below 2^40.
+class Divisor {
+ public:
+  explicit Divisor(int divisor)
+      : divisor_(divisor), factor_(((uint64_t{1} << kShift) + divisor - 1) / divisor) {}
+
+  __device__ int quotient(int n) const {
+    return static_cast<int>(static_cast<uint64_t>(n) * factor_ >> kShift);
+  }
+  __device__ int remainder(int n) const { return n - quotient(n) * divisor_; }
+
+ private:
+  static constexpr int kShift = 40;
+
+  int divisor_;
+  uint64_t factor_;
 };
 
 // How the products are cut: parts as those of skinny_ring.cuh, of the gates of each pair or of the
 // outputs of each row, and groups of 128 columns, of a pair or of all slots of a row.
 template <bool kGates>
 struct PairWalk {
-  int parts_each;   // of a pair, or of a row
-  int groups_each;  // of an expert
+  static constexpr int kRows = kPartRows<kGates>;
+
   int num_parts;
   int num_groups;
   int num_slots;
+  Divisor parts_each;   // of a pair, or of a row
+  Divisor groups_each;  // of an expert
+  Divisor slots_each;   // of a row
 
-  __host__ __device__ explicit PairWalk(const ExpertCall& call) {
-    constexpr int kRows = kPartRows<kGates>;
-    const int columns = kGates ? call.intermediate : call.hidden;
-    const int summed = kGates ? call.hidden : call.intermediate;
-    parts_each = (columns + kRows - 1) / kRows;
-    groups_each = (summed + kGroup - 1) / kGroup;
-    num_slots = call.num_slots;
-    num_parts = parts_each * call.num_rows * (kGates ? call.num_slots : 1);
-    num_groups = kGates ? groups_each : groups_each * num_slots;
+  explicit PairWalk(const ExpertCall& call)
+      : num_slots(call.num_slots),
+        parts_each(parts_of(call)),
+        groups_each(groups_of(call)),
+        slots_each(call.num_slots) {
+    num_parts = parts_of(call) * call.num_rows * (kGates ? call.num_slots : 1);
+    num_groups = groups_of(call) * (kGates ? 1 : call.num_slots);
   }
 
   __device__ int pair(int part, int group) const {
-    const int of_part = part / parts_each;
-    return kGates ? of_part : of_part * num_slots + group / groups_each;
+    const int of_part = parts_each.quotient(part);
+    return kGates ? of_part : of_part * num_slots + groups_each.quotient(group);
   }
-  __device__ int own_part(int part) const { return part % parts_each; }
-  __device__ int own_group(int group) const { return kGates ? group : group % groups_each; }
+  __device__ int own_part(int part) const { return parts_each.remainder(part); }
+  __device__ int own_group(int group) const {
+    return kGates ? group : groups_each.remainder(group);
+  }
+
+ private:
+  static int parts_of(const ExpertCall& call) {
+    return ((kGates ? call.intermediate : call.hidden) + kRows - 1) / kRows;
+  }
+  static int groups_of(const ExpertCall& call) {
+    return ((kGates ? call.hidden : call.intermediate) + kGroup - 1) / kGroup;
+  }
 };
 
-// The row that a pair multiplies, as a call of one row.
+// What a kernel gets.
+template <typename Codec, bool kGates>
+struct PairsCall {
+  typename Codec::Call weights;  // of the first expert; without x and out
+  int64_t stride;                // bytes from an expert to the next
+  ExpertCall call;
+  const uint16_t* gathered;  // [pairs][orders][columns]: what pairs multiply, of ordered columns
+  PairWalk<kGates> walk;
+};
+
+// The row `row` that a pair multiplies, as a call of one row.
 template <bool kGates>
-__device__ inline SkinnyCall row_of(const ExpertCall& call, int pair) {
-  SkinnyCall row = {};
-  row.m = 1;
-  row.k = kGates ? call.hidden : call.intermediate;
-  row.x =
-      kGates ? call.x + int64_t{pair / call.num_slots} * row.k : call.act + int64_t{pair} * row.k;
-  return row;
+__device__ inline SkinnyCall row_of(const ExpertCall& call, int pair, int row) {
+  SkinnyCall of_pair = {};
+  of_pair.m = 1;
+  of_pair.k = kGates ? call.hidden : call.intermediate;
+  of_pair.x = kGates ? call.x + int64_t{row} * of_pair.k : call.act + int64_t{pair} * of_pair.k;
+  return of_pair;
 }
 
 // The same in the orders of the pair's expert.
 template <typename Codec, bool kGates>
-__device__ inline ColumnsOf<Codec, false> columns_of(const PairsCall<Codec>& all, int pair,
+__device__ inline ColumnsOf<Codec, false> columns_of(const PairsCall<Codec, kGates>& all, int pair,
                                                      int own_part, const Lane& lane) {
-  SkinnyCall row = row_of<kGates>(all.call, pair);
+  SkinnyCall row = row_of<kGates>(all.call, pair, all.walk.slots_each.quotient(pair));
   if constexpr (Codec::kHasOrders) {
     row.x = all.gathered + int64_t{pair} * all.weights.layout.num_orders * row.k;
   }
@@ -86,78 +116,112 @@ __device__ inline ColumnsOf<Codec, false> columns_of(const PairsCall<Codec>& all
   return x;
 }
 
+// What a warp multiplies in a group: columns of the pair, and its share of the row's sum.
+template <typename Codec>
+struct Factor {
+  ColumnsOf<Codec, false> x;
+  float share;
+};
+
+template <typename Codec, bool kGates>
+__device__ inline Factor<Codec> load_factor(const PairsCall<Codec, kGates>& all, const Place& at,
+                                            const Lane& lane) {
+  const PairWalk<kGates>& walk = all.walk;
+  const int pair = walk.pair(at.part, at.group);
+  Factor<Codec> factor = {.x = columns_of(all, pair, walk.own_part(at.part), lane),
+                          .share = kGates ? 1.0f : all.call.shares[pair]};
+  factor.x.load(walk.own_group(at.group));
+  return factor;
+}
+
 template <typename Codec, int kDepth, bool kGates>
 __global__ void __launch_bounds__(kRingThreads)
-    multiply_pairs(const __grid_constant__ PairsCall<Codec> all) {
+    multiply_pairs(const __grid_constant__ PairsCall<Codec, kGates> all) {
   auto* dynamic_shared = reinterpret_cast<std::byte*>(dynamic_shared_memory());
   auto& ring = *reinterpret_cast<Ring<Codec, kDepth>*>(dynamic_shared);
   using BlockSums = SharedSums<false>;
   const ExpertCall& call = all.call;
-  const PairWalk<kGates> walk(call);
+  const PairWalk<kGates>& walk = all.walk;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const Lane lane = {static_cast<int>(threadIdx.x) % kWarpThreads};
   Place next = {.part = static_cast<int>(blockIdx.x), .group = warp};
   if (warp >= walk.num_groups) next.part = walk.num_parts;  // a warp without columns
-  const auto copy_next = [&](int slot) {
+  const auto copy = [&](int slot, int64_t expert) {
     if (next.part < walk.num_parts) {
-      const int64_t expert = call.experts[walk.pair(next.part, next.group)];
       copy_stage<Codec, kGates>(all.weights.at(expert * all.stride), walk.own_part(next.part),
                                 walk.own_group(next.group), lane, ring[warp][slot]);
       next.advance(walk.num_groups);
     }
     end_of_copies();
   };
-  let_next_kernel_start();
-  wait_for_earlier_work();
-#pragma unroll
-  for (int slot = 0; slot < kDepth; ++slot) copy_next(slot);
-  // Asked for a group ahead, since a load takes longer than the products of a group.
-  const auto load_x = [&](Place at) {
-    const int pair = walk.pair(at.part, at.group);
-    auto x = columns_of<Codec, kGates>(all, pair, walk.own_part(at.part), lane);
-    x.load(walk.own_group(at.group));
-    return x;
+  // The expert at a place is asked for before the copies of the one before, which do not wait for
+  // it then.
+  const auto expert_at = [&](const Place& place) {
+    return place.part < walk.num_parts ? load_now(call.experts + walk.pair(place.part, place.group))
+                                       : 0;
   };
+  // The gates wait for the router. The outputs begin after that, since the gates let them start
+  // only then: they copy the weights that the router chose while act is still missing.
+  if constexpr (kGates) wait_for_earlier_work();
+  let_next_kernel_start();
+  int32_t experts[kDepth + 1];
+  Place upcoming = next;
+#pragma unroll
+  for (int slot = 0; slot <= kDepth; ++slot) {
+    if (slot > 0) upcoming.advance(walk.num_groups);
+    experts[slot] = expert_at(upcoming);
+  }
+#pragma unroll
+  for (int slot = 0; slot < kDepth; ++slot) copy(slot, experts[slot]);
+  int32_t expert = experts[kDepth];
+  if constexpr (!kGates) wait_for_earlier_work();
   Place at = {.part = static_cast<int>(blockIdx.x), .group = min(warp, walk.num_groups - 1)};
-  auto x = load_x(at);
+  auto now = load_factor(all, at, lane);
   int slot = 0;
-  int turn = 0;
-  for (int part = blockIdx.x; part < walk.num_parts; part += gridDim.x, turn ^= 1) {
+  int round = 0;
+  for (int part = blockIdx.x; part < walk.num_parts; part += gridDim.x, ++round) {
     Sums<kRingTiles, false> sums;
     for (int group = warp; group < walk.num_groups; group += kRingWarps) {
-      const float share = kGates ? 1.0f : call.shares[walk.pair(part, group)];
+      // Asked for a group ahead, since a load takes longer than the products of a group; of the
+      // next part, too, whose first group comes after this part's barrier. Columns of two orders
+      // would not fit the registers beside those that are multiplied.
+      at.advance(walk.num_groups);
+      auto ahead = now;
+      const auto load_ahead = [&] {
+        if (at.part < walk.num_parts) ahead = load_factor(all, at, lane);
+      };
+      if constexpr (!Codec::kHasOrders) load_ahead();
       wait_for_copies_but<kDepth - 1>();
       __syncwarp();  // scales were copied by other lanes
-      x.prepare();
+      now.x.prepare();
       if constexpr (kGates) {
-        Codec::add_group(ring[warp][slot], x, lane, sums);
+        Codec::add_group(ring[warp][slot], now.x, lane, sums);
       } else {
         Sums<kRingTiles, false> of_slot;
-        Codec::add_group(ring[warp][slot], x, lane, of_slot);
+        Codec::add_group(ring[warp][slot], now.x, lane, of_slot);
 #pragma unroll
         for (int tile = 0; tile < kRingTiles; ++tile) {
-          sums.add_scaled(tile, of_slot, share, share);
+          sums.add_scaled(tile, of_slot, now.share, now.share);
         }
       }
-      // Of the next part, too: its first group comes after this part's barrier.
-      at.advance(walk.num_groups);
-      if (at.part < walk.num_parts) x = load_x(at);
+      if constexpr (Codec::kHasOrders) load_ahead();
+      now = ahead;
       __syncwarp();
-      copy_next(slot);
+      copy(slot, expert);
+      expert = expert_at(next);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
     // Of two parts in turn, so that one barrier a part is enough.
-    BlockSums shared_sums(dynamic_shared + sizeof(ring) + turn * BlockSums::bytes(1), 1);
+    BlockSums shared_sums(dynamic_shared + sizeof(ring) + round % 2 * BlockSums::bytes(1), 1);
     shared_sums.put(warp, lane, sums);
     __syncthreads();
     const int own_part = walk.own_part(part);
-    const int of_part = part / walk.parts_each;
+    const int of_part = walk.parts_each.quotient(part);
     const auto total = [&](int /*x_row*/, int row) { return shared_sums.total(0, row); };
     // Another warp each time, since the others go on.
-    const int thread =
-        static_cast<int>(threadIdx.x + (part / gridDim.x) * kWarpThreads) % kRingThreads;
+    const int thread = static_cast<int>(threadIdx.x + round * kWarpThreads) % kRingThreads;
     if constexpr (kGates) {
-      SkinnyCall gates = row_of<kGates>(call, of_part);
+      SkinnyCall gates = row_of<kGates>(call, of_part, 0);
       gates.gated = call.intermediate;
       gates.out = call.act + int64_t{of_part} * call.intermediate;
       write_gated<kPartRows<true>, kRingThreads>(gates, own_part, thread, total);
@@ -169,23 +233,22 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 template <typename Codec, int kDepth, bool kGates>
-void launch_pairs(CudaStream& stream, const PairsCall<Codec>& call) {
+void launch_pairs(CudaStream& stream, const PairsCall<Codec, kGates>& call) {
   constexpr size_t kSharedBytes = ring_shared_bytes<Codec, kDepth, false>(1);
   const auto kernel = multiply_pairs<Codec, kDepth, kGates>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kSharedBytes)),
              "cudaFuncSetAttribute");
   const int most = stream.cuda_device().properties().multiProcessorCount;
-  const int num_parts = PairWalk<kGates>(call.call).num_parts;
   launch_early(stream, kernel,
-               {.grid = dim3(static_cast<unsigned>(std::min(num_parts, most))),
+               {.grid = dim3(static_cast<unsigned>(std::min(call.walk.num_parts, most))),
                 .block = dim3(kRingThreads),
                 .shared_bytes = kSharedBytes},
                call);
 }
 
 template <typename Codec, bool kGates>
-void launch_product(CudaStream& stream, const PairsCall<Codec>& call) {
+void launch_product(CudaStream& stream, const PairsCall<Codec, kGates>& call) {
   constexpr size_t kMostBytes = all_shared_bytes<Codec, kRingDepth, false>(1);
   static_assert(all_shared_bytes<Codec, kSmallRingDepth, false>(1) <= kLeastSharedBytes);
   kMostBytes <= stream.cuda_device().properties().sharedMemPerBlockOptin
@@ -207,8 +270,11 @@ template <typename Codec, bool kGates>
 void multiply(CudaStream& stream, const ExpertCall& call, const typename Codec::Call& weights,
               const uint16_t* gathered = nullptr) {
   const PackedExperts& experts = kGates ? call.gate_up : call.down;
-  launch_product<Codec, kGates>(
-      stream, {weights, static_cast<int64_t>(experts.stride_bytes), call, gathered});
+  launch_product<Codec, kGates>(stream, {.weights = weights,
+                                         .stride = static_cast<int64_t>(experts.stride_bytes),
+                                         .call = call,
+                                         .gathered = gathered,
+                                         .walk = PairWalk<kGates>(call)});
 }
 
 struct GatherCall {
@@ -228,7 +294,7 @@ __global__ void __launch_bounds__(kGatherThreads)
   const auto pair = static_cast<int>(blockIdx.z);
   let_next_kernel_start();
   wait_for_earlier_work();
-  const SkinnyCall row = row_of<kGates>(all.call, pair);
+  const SkinnyCall row = row_of<kGates>(all.call, pair, pair / all.call.num_slots);
   if (at >= row.k / 2) return;
   const IntegerCall weights = all.weights.at(int64_t{all.call.experts[pair]} * all.stride);
   const int64_t order = blockIdx.y;

@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int pair = static_cast<int>(blockIdx.y);
-  let_next_kernel_start();
   wait_for_earlier_work();
+  let_next_kernel_start();  // not before: coded_pairs.cu then reads what the router has chosen
   if (column >= call.intermediate) return;
   const int expert = call.experts[pair];
   const auto gate_row = all.weights.row(expert, column);

@@ -160,30 +160,38 @@ __global__ void __launch_bounds__(kRingThreads)
   if constexpr (Codec::kHasOrders) x.template move_to<kGated>(all, blockIdx.x);
   x.load(warp);
   int slot = 0;
-  int turn = 0;
-  for (int part = blockIdx.x; part < num_parts; part += gridDim.x, turn ^= 1) {
+  int round = 0;
+  for (int part = blockIdx.x; part < num_parts; part += gridDim.x, ++round) {
     Sums<kRingTiles, kHigh> sums;
     for (int group = warp; group < num_groups; group += kRingWarps) {
       wait_for_copies_but<kDepth - 1>();
       __syncwarp();  // scales were copied by other lanes
       x.prepare();
-      Codec::add_group(ring[warp][slot], x, lane, sums);
-      // Here, since copy_next takes about as long as the load.
-      if constexpr (Codec::kHasOrders) {
-        if (group + kRingWarps >= num_groups) x.template move_to<kGated>(all, part + gridDim.x);
+      const int next_group = group + kRingWarps < num_groups ? group + kRingWarps : warp;
+      if constexpr (Codec::kHasOrders || kHigh) {
+        // Registers hold one group of x: copy_next takes about as long as the load.
+        Codec::add_group(ring[warp][slot], x, lane, sums);
+        if constexpr (Codec::kHasOrders) {
+          if (group + kRingWarps >= num_groups) x.template move_to<kGated>(all, part + gridDim.x);
+        }
+        x.load(next_group);
+      } else {
+        auto ahead = x;
+        ahead.load(next_group);
+        Codec::add_group(ring[warp][slot], x, lane, sums);
+        x = ahead;
       }
-      x.load(group + kRingWarps < num_groups ? group + kRingWarps : warp);
       __syncwarp();
       copy_next(slot);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
     // Of two parts in turn, so that one barrier a part is enough.
-    BlockSums shared_sums(dynamic_shared + sizeof(ring) + turn * BlockSums::bytes(call.m), call.m);
+    BlockSums shared_sums(dynamic_shared + sizeof(ring) + round % 2 * BlockSums::bytes(call.m),
+                          call.m);
     shared_sums.put(warp, lane, sums);
     __syncthreads();
     // Another warp each time, since the others go on.
-    const int thread =
-        static_cast<int>(threadIdx.x + (part / gridDim.x) * kWarpThreads) % (kRingThreads);
+    const int thread = static_cast<int>(threadIdx.x + round * kWarpThreads) % kRingThreads;
     const auto total = [&](int x_row, int row) { return shared_sums.total(x_row, row); };
     if constexpr (kGated) {
       write_gated<kRows, kRingThreads>(call, part, thread, total);

@@ -9,6 +9,7 @@
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/kv_rounding.cuh"
 #include "ops/cuda/rows/norm_row.cuh"
 
@@ -232,6 +233,11 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   // Weights of the model are never written by a kernel, so they can be read before the wait.
   const Channels q_weight = load(call.q_norm, call.q_norm != nullptr);
   const Channels k_weight = load(call.k_norm, call.k_norm != nullptr);
+  // What all layers read, which the weights of a layer drive out of the L2 cache, comes back there.
+  const float* angles = call.cos_sin + row * shape.head_dim + (active ? 8 * part : 0);
+  prefetch_to_l2(angles);
+  prefetch_to_l2(angles + half);
+  prefetch_to_l2(call.kv_rows + row);
   wait_for_earlier_work();
   const int first_head = static_cast<int>(blockIdx.y) * kHeadsAtOnce;
   const int step = static_cast<int>(gridDim.y) * kHeadsAtOnce;
@@ -239,7 +245,6 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   Channels channels = load(qkv + head * shape.head_dim, head < num_heads);
   int kv_row = call.kv_rows[row];
   Turn turn;
-  const float* angles = call.cos_sin + row * shape.head_dim + (active ? 8 * part : 0);
   load_floats(angles, turn.cosines);
   load_floats(angles + half, turn.sines);
   // A row outside the blocks is reported and not written; every block of the row reports it.
