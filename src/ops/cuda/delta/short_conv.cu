@@ -1,9 +1,9 @@
 // The short convolution on CUDA.
 //
-// Bound: bytes, 6 a channel and row; a row is read once for each tap, from the L1 cache but for the
-// first time. Tile: 128 channels and 16 rows of a sequence, a channel a thread. Compiled without
-// contraction, as ops/portable_math.h requires: the bits are those of the CPU. Thread rule: enqueue
-// only.
+// Bound: bytes, 6 a channel and row; instructions, some 50, of which the exponential and the
+// quotient are most. Tile: 128 channels and 16 rows of a sequence, a channel a thread. Compiled
+// without contraction, as ops/portable_math.h requires: the bits are those of the CPU. Thread rule:
+// enqueue only.
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
@@ -60,9 +60,11 @@ struct Taps {
   }
 };
 
-// All inputs are asked for before the first one is used. Taps are added in ascending order to a
-// zero, as on the CPU; rows that are not there are left out, since a product with zero could change
-// the sign of a zero.
+__device__ inline float silu_of(float sum) { return sum / (1.0f + fast_exp(-sum)); }
+
+// A row of the first tile of a part, whose inputs may lie in the window. All of them are asked for
+// before the first one is used. Taps are added in ascending order to a zero, as on the CPU; rows
+// that are not there are left out, since a product with zero could change the sign of a zero.
 template <int kTaps>
 __device__ inline void convolve_row(const ConvCall& call, const SequencePart& part, int32_t row,
                                     int32_t channel, const Taps<kTaps>& taps) {
@@ -82,7 +84,31 @@ __device__ inline void convolve_row(const ConvCall& call, const SequencePart& pa
   for (int j = 0; j < kTaps; ++j) {
     if (is_there[j]) sum += taps.factors[j] * bf16_to_float(inputs[j]);
   }
-  call.out[static_cast<int64_t>(row) * call.num_channels + channel] = sum / (1.0f + fast_exp(-sum));
+  call.out[static_cast<int64_t>(row) * call.num_channels + channel] = silu_of(sum);
+}
+
+// Rows [begin, end), if there are any, past the first tile of their part: all their inputs are in
+// the call. They stay in registers from row to row, so that each is loaded once.
+template <int kTaps>
+__device__ inline void convolve_rows(const ConvCall& call, int32_t begin, int32_t end,
+                                     int32_t channel, const Taps<kTaps>& taps) {
+  if (begin >= end) return;  // rows before `begin` need not be there then
+  const uint16_t* x = call.x + static_cast<int64_t>(begin - (kTaps - 1)) * call.width + channel;
+  float* out = call.out + static_cast<int64_t>(begin) * call.num_channels + channel;
+  float inputs[kTaps];
+#pragma unroll
+  for (int j = 0; j < kTaps - 1; ++j, x += call.width) inputs[j + 1] = bf16_to_float(*x);
+    // Four rows have their loads, and their chains of products, at the same time.
+#pragma unroll 4
+  for (int32_t row = begin; row < end; ++row, x += call.width, out += call.num_channels) {
+#pragma unroll
+    for (int j = 0; j < kTaps - 1; ++j) inputs[j] = inputs[j + 1];
+    inputs[kTaps - 1] = bf16_to_float(*x);
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) sum += taps.factors[j] * inputs[j];
+    *out = silu_of(sum);
+  }
 }
 
 // The channel's newest inputs, all read before one is written: the window may move in place.
@@ -128,8 +154,11 @@ __global__ void __launch_bounds__(kConvThreads) convolve(const ConvCall call) {
   while (true) {
     if (!part.is_empty()) {
       const int32_t first = max(begin, part.begin + kConvRows);
-      for (int32_t row = first; row < min(end, part.end); ++row) {
-        convolve_row(call, part, row, channel, taps);
+      const int32_t last = min(end, part.end);
+      if constexpr (kTaps < kMaxConvTaps) {
+        convolve_rows(call, first, last, channel, taps);
+      } else {
+        for (int32_t row = first; row < last; ++row) convolve_row(call, part, row, channel, taps);
       }
     }
     if (++seq >= call.rows.num_seqs || call.rows.row_begin[seq] - call.rows.first_row >= end) break;
