@@ -60,6 +60,7 @@ struct Taps {
   }
 };
 
+// x sigmoid(x), with the exponential of the CPU.
 __device__ inline float silu_of(float sum) { return sum / (1.0f + fast_exp(-sum)); }
 
 // A row of the first tile of a part, whose inputs may lie in the window. All of them are asked for

@@ -28,6 +28,7 @@ class Divisor {
   explicit Divisor(int divisor)
       : divisor_(divisor), factor_(((uint64_t{1} << kShift) + divisor - 1) / divisor) {}
 
+  // REQUIRES: n is not negative.
   __device__ int quotient(int n) const {
     return static_cast<int>(static_cast<uint64_t>(n) * factor_ >> kShift);
   }
@@ -62,10 +63,12 @@ struct PairWalk {
     num_groups = groups_of(call) * (kGates ? 1 : call.num_slots);
   }
 
+  // The pair whose weights a group of a part is of.
   __device__ int pair(int part, int group) const {
     const int of_part = parts_each.quotient(part);
     return kGates ? of_part : of_part * num_slots + groups_each.quotient(group);
   }
+  // The part of the pair's or row's own, and the group of the expert's own.
   __device__ int own_part(int part) const { return parts_each.remainder(part); }
   __device__ int own_group(int group) const {
     return kGates ? group : groups_each.remainder(group);
@@ -123,6 +126,7 @@ struct Factor {
   float share;
 };
 
+// Asks for them; what is loaded is used a group later.
 template <typename Codec, bool kGates>
 __device__ inline Factor<Codec> load_factor(const PairsCall<Codec, kGates>& all, const Place& at,
                                             const Lane& lane) {

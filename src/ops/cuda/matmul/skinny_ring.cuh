@@ -176,6 +176,7 @@ __global__ void __launch_bounds__(kRingThreads)
         }
         x.load(next_group);
       } else {
+        // From L2 a load takes as long as the products of a group.
         auto ahead = x;
         ahead.load(next_group);
         Codec::add_group(ring[warp][slot], x, lane, sums);
