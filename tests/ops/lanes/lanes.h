@@ -27,7 +27,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define __grid_constant__
 // Of one block at a time.
 #define __shared__ static
@@ -166,6 +166,7 @@ inline unsigned __ballot_sync(unsigned mask, bool vote) {
   return __reduce_or_sync(mask, unsigned{vote} << sluice::lanes::lane());
 }
 
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 // Of both halves.
 inline unsigned __vmaxu2(unsigned a, unsigned b) {
   return max(a >> 16, b >> 16) << 16 | max(a & 0xffffu, b & 0xffffu);

@@ -13,6 +13,7 @@
 #include "ops/cuda/delta/chunks.cuh"
 #include "ops/cuda/delta/delta_rule.h"
 #include "ops/cuda/delta/products.cuh"
+#include "ops/cuda/instructions.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -96,15 +97,15 @@ __device__ inline void copy_stage(const ChunkCall& call, const Head& head, int32
   end_of_copies();
 }
 
-// R of a warp's rows and columns; `queries` becomes Q S.
-__device__ inline void make_rest(const ChunkCall& call, const Head& head, const Place& place,
-                                 int32_t begin, const Stage& stage, Shared& shared,
-                                 Sixteen& queries) {
+// V of a warp's rows and columns of a chunk. Asked for a chunk ahead: the products with S take
+// about as long as a load from memory, and wait for it otherwise.
+using Values = float2[kTiles][2];
+
+__device__ inline void load_values(const ChunkCall& call, const Head& head, const Place& place,
+                                   int32_t begin, Values& v) {
   const DeltaShape& shape = call.rule.states.shape;
   const float* values = call.rule.mixed + begin * shape.num_channels() + 2 * shape.k_width() +
                         head.v_head * shape.v_dim + head.block * kColumns;
-  // Asked for before the products, which hide the latency.
-  float2 v[kTiles][2];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -113,6 +114,11 @@ __device__ inline void make_rest(const ChunkCall& call, const Head& head, const 
           values + place.row(half) * shape.num_channels() + place.column(tile));
     }
   }
+}
+
+// R of a warp's rows and columns; `queries` becomes Q S.
+__device__ inline void make_rest(const Place& place, const Values& v, const Stage& stage,
+                                 Shared& shared, Sixteen& queries) {
   Sixteen keys = {};
 #pragma unroll
   for (int step = 0; step < kChunkDim / 16; ++step) {
@@ -267,8 +273,7 @@ __device__ inline Walk walk_of(const ChunkCall& call, const SequencePart& part) 
 
 // grid: blocks of columns of all value heads; sequences.
 __global__ void __launch_bounds__(kThreads, 1) scan_chunks(const ChunkCall call) {
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  auto& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  auto& shared = *reinterpret_cast<Shared*>(dynamic_shared_memory());
   let_next_kernel_start();
   const DeltaShape& shape = call.rule.states.shape;
   const auto num_blocks = static_cast<int32_t>(shape.v_dim / kColumns);
@@ -301,6 +306,8 @@ __global__ void __launch_bounds__(kThreads, 1) scan_chunks(const ChunkCall call)
     store_pair(&shared.s[row][column], low, high);
   };
   for_each_pair(place, s, share_state);
+  Values values, next_values = {};
+  load_values(call, head, place, walk.chunks.begin + walk.first * kDeltaChunk, values);
   for (int32_t i = walk.first; i < walk.end; ++i) {
     const Stage& stage = shared.stages[(i - walk.first) % 2];
     const int32_t begin = walk.chunks.begin + i * kDeltaChunk;
@@ -308,15 +315,21 @@ __global__ void __launch_bounds__(kThreads, 1) scan_chunks(const ChunkCall call)
     __syncthreads();  // the stage and S are here, and nobody reads the other stage
     if (i + 1 < walk.end) {
       copy_stage(call, head, first_slot + i + 1, shared.stages[(i + 1 - walk.first) % 2]);
+      load_values(call, head, place, begin + kDeltaChunk, next_values);
     }
     Sixteen queries = {};
-    make_rest(call, head, place, begin, stage, shared, queries);
+    make_rest(place, values, stage, shared, queries);
     __syncthreads();  // R is here, and S has been read
     make_delta(place, stage, shared);
     __syncthreads();  // D is here
     write_out(call, head, place, begin, stage, shared, queries);
     step_state(place, stage, shared, s);
     for_each_pair(place, s, share_state);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      values[tile][0] = next_values[tile][0];
+      values[tile][1] = next_values[tile][1];
+    }
   }
   float* to = matrix_in(call.rule.states, part.to, head.v_head) + offset;
   for_each_pair(place, s, [&](int row, int column, float& low, float& high) {

@@ -1,5 +1,5 @@
-// The gated delta rule on CUDA: which rows are steps, and which are chunks. Thread rule: host
-// thread, enqueue only.
+// The short convolution and the gated delta rule on CUDA: which rows are steps, and which are
+// chunks. Thread rule: host thread, enqueue only.
 #include <algorithm>
 
 #include "core/error.h"
@@ -62,6 +62,14 @@ void launch_chunks(CudaStream& stream, const RuleCall& rule) {
 }
 
 }  // namespace
+
+void CudaOps::short_conv(Stream& on, const ShortConvArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  if (args.x.dim(0) == 0 || args.rows.first_pos.dim(0) == 0) return;
+  stream.submit("short_conv", [&](cudaStream_t) {
+    launch_short_conv(stream, args, stream.report("short_conv", kBadSlot));
+  });
+}
 
 void CudaOps::delta_rule(Stream& on, const DeltaRuleArgs& args) const {
   const DeltaShape& shape = args.states.shape;

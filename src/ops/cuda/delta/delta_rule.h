@@ -1,13 +1,14 @@
-// The border between the gated delta rule's entry and its kernels.
+// The border between the entries of the gated delta rule's ops and their kernels.
 //
-// Used by delta_rule.cu, steps.cu and the chunk kernels. Rows [begin, end) of a sequence in a call
-// are steps, then chunks, then steps: a chunk is kDeltaChunk rows whose first position is a
-// multiple of it. Which rows are chunks depends on positions and on the cut into calls, never on
-// neighbours. Thread rule: enqueue only.
+// Used by delta_rule.cu, short_conv.cu, steps.cu and the chunk kernels. Rows [begin, end) of a
+// sequence in a call are steps, then chunks, then steps: a chunk is kDeltaChunk rows whose first
+// position is a multiple of it. Which rows are chunks depends on positions and on the cut into
+// calls, never on neighbours. Thread rule: enqueue only.
 #pragma once
 
 #include <cstddef>
 
+#include "device/cuda/cuda_report.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/delta/delta.h"
 
@@ -15,6 +16,10 @@ namespace sluice::cuda {
 
 struct RuleCall;
 struct ChunkCall;
+
+// Enqueues the convolution of all rows; `report` gets sequences whose slot is not there. REQUIRES:
+// there are rows.
+void launch_short_conv(CudaStream& stream, const ShortConvArgs& args, const CudaReport& report);
 
 // Which rows of a sequence a launch of steps computes.
 enum class StepRows {

@@ -7,7 +7,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/delta/delta_rule.h"
 #include "ops/cuda/delta/sequence_part.cuh"
 #include "ops/portable_math.h"
 
@@ -169,8 +169,7 @@ __global__ void __launch_bounds__(kConvThreads) convolve(const ConvCall call) {
 
 }  // namespace
 
-void CudaOps::short_conv(Stream& on, const ShortConvArgs& args) const {
-  CudaStream& stream = as_cuda(on);
+void launch_short_conv(CudaStream& stream, const ShortConvArgs& args, const CudaReport& report) {
   const DeltaShape& shape = args.states.shape;
   const int64_t num_rows = args.x.dim(0);
   ConvCall call{.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
@@ -181,19 +180,16 @@ void CudaOps::short_conv(Stream& on, const ShortConvArgs& args) const {
                 .width = static_cast<int32_t>(args.x.dim(1)),
                 .num_channels = static_cast<int32_t>(shape.num_channels()),
                 .num_taps = shape.num_taps};
-  if (num_rows == 0 || call.rows.num_seqs == 0) return;
+  call.rows.report = report;
   int64_t num_tiles = call.rows.num_seqs;
   if (max_part_rows(args.rows, num_rows) > kConvRows) {
     num_tiles += (num_rows + kConvRows - 1) / kConvRows;
   }
   const dim3 grid(static_cast<unsigned>((call.num_channels + kConvThreads - 1) / kConvThreads),
                   static_cast<unsigned>(num_tiles));
-  stream.submit("short_conv", [&](cudaStream_t) {
-    call.rows.report = stream.report("short_conv", kBadSlot);
-    const auto kernel =
-        shape.num_taps == kPublishedTaps ? convolve<kPublishedTaps> : convolve<kMaxConvTaps>;
-    launch_early(stream, kernel, {grid, dim3(kConvThreads)}, call);
-  });
+  const auto kernel =
+      shape.num_taps == kPublishedTaps ? convolve<kPublishedTaps> : convolve<kMaxConvTaps>;
+  launch_early(stream, kernel, {grid, dim3(kConvThreads)}, call);
 }
 
 }  // namespace sluice::cuda

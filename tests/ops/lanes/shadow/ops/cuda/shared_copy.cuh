@@ -27,5 +27,6 @@ template <int kCount>
 void wait_for_copies_but() {
   lanes::wait_for_copies(kCount);
 }
+inline void wait_for_copies() { lanes::wait_for_copies(0); }
 
 }  // namespace sluice::cuda

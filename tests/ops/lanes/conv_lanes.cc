@@ -1,0 +1,2 @@
+// The short convolution on lanes.
+#include "ops/cuda/delta/short_conv.cu"
