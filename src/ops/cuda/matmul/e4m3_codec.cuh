@@ -187,15 +187,15 @@ struct E4m3Codec {
   }
 
   // Tiles in turn, so that no product waits for the one before.
-  template <bool kHigh>
-  __device__ static void add_group(const Stage<E4m3Codec>& stage,
+  template <int kTiles, bool kHigh>
+  __device__ static void add_group(const Stage<E4m3Codec, kTiles>& stage,
                                    const Columns<E4m3Codec, kHigh>& x, const Lane& lane,
-                                   Sums<kRingTiles, kHigh>& sums) {
-    Sums<kRingTiles, kHigh> of_group;
+                                   Sums<kTiles, kHigh>& sums) {
+    Sums<kTiles, kHigh> of_group;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {  // four columns of each lane
 #pragma unroll
-      for (int tile = 0; tile < kRingTiles; ++tile) {
+      for (int tile = 0; tile < kTiles; ++tile) {
         uint32_t w[4];
         read_codes(stage.codes[tile][0][i / 4][lane.id].pairs[i % 4], w[0], w[2]);
         read_codes(stage.codes[tile][1][i / 4][lane.id].pairs[i % 4], w[1], w[3]);
@@ -209,7 +209,7 @@ struct E4m3Codec {
       }
     }
 #pragma unroll
-    for (int tile = 0; tile < kRingTiles; ++tile) {
+    for (int tile = 0; tile < kTiles; ++tile) {
       const int row = tile * kRingTileRows + lane.row();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

@@ -82,8 +82,8 @@ struct GgufValueCodec {
 
   // Scale and factor of a group, times `times`. The compiler keeps words and scales that several
   // groups of a row share in registers.
-  template <typename Codec>
-  __device__ static float step(const Stage<Codec>& stage, int group, int row, float times) {
+  template <typename Codec, int kTiles>
+  __device__ static float step(const Stage<Codec, kTiles>& stage, int group, int row, float times) {
     const int block = group * kGroupCols / kBlockCols;
     const uint32_t pair = word(stage, kScalesAt + (kMinima ? block : block / 2), row);
     const ByteScale scale(kMinima || block % 2 == 0 ? pair & 0xffffu : pair >> 16, times, 128.0f);
@@ -91,29 +91,30 @@ struct GgufValueCodec {
   }
 
   // Min_scale and minimum likewise.
-  template <typename Codec>
-  __device__ static float offset(const Stage<Codec>& stage, int group, int row, float times) {
+  template <typename Codec, int kTiles>
+  __device__ static float offset(const Stage<Codec, kTiles>& stage, int group, int row,
+                                 float times) {
     const int block = group * kGroupCols / kBlockCols;
     const ByteScale scale(word(stage, kScalesAt + block, row) >> 16, times, 0.0f);
     return scale.times(word(stage, kMinimaAt + group / 4, row), group % 4);
   }
 
  private:
-  template <typename Codec>
-  __device__ static uint32_t word(const Stage<Codec>& stage, int word, int row) {
+  template <typename Codec, int kTiles>
+  __device__ static uint32_t word(const Stage<Codec, kTiles>& stage, int word, int row) {
     return __float_as_uint(stage.scale(word, row));
   }
 };
 
 // Adds the sums of a group: codes times x, and x times `unit`, both 2^53 times too small as those
 // of integers. Without minima x counts only in the first.
-template <typename Codec, bool kHigh>
-__device__ inline void add_gguf_group(const Stage<Codec>& stage, int group, const Lane& lane,
-                                      const Sums<kRingTiles, kHigh>& of_group,
+template <typename Codec, int kTiles, bool kHigh>
+__device__ inline void add_gguf_group(const Stage<Codec, kTiles>& stage, int group,
+                                      const Lane& lane, const Sums<kTiles, kHigh>& of_group,
                                       const Sums<1, kHigh>& of_x, float unit,
-                                      Sums<kRingTiles, kHigh>& sums) {
+                                      Sums<kTiles, kHigh>& sums) {
 #pragma unroll
-  for (int tile = 0; tile < kRingTiles; ++tile) {
+  for (int tile = 0; tile < kTiles; ++tile) {
     const int row = tile * kRingTileRows + lane.row();
     sums.add_scaled(tile, of_group, Codec::step(stage, group, row, kUint4ProductScale),
                     Codec::step(stage, group, row + 8, kUint4ProductScale));
@@ -136,18 +137,18 @@ struct Gguf4Codec : GgufValueCodec<32, kBlockCols, true> {
   __device__ static constexpr int column_offset(int word) { return word * kWordGroup; }
   __device__ static Bf16x8 prepare(const Bf16x8& x) { return Uint4Codec<false>::prepare(x); }
 
-  template <bool kHigh>
-  __device__ static void add_group(const Stage<Gguf4Codec>& stage,
+  template <int kTiles, bool kHigh>
+  __device__ static void add_group(const Stage<Gguf4Codec, kTiles>& stage,
                                    const Columns<Gguf4Codec, kHigh>& x, const Lane& lane,
-                                   Sums<kRingTiles, kHigh>& sums) {
+                                   Sums<kTiles, kHigh>& sums) {
     const Bf16x8 ones = read_word(0x11111111u);
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
-      Sums<kRingTiles, kHigh> of_group;
+      Sums<kTiles, kHigh> of_group;
       Sums<1, kHigh> of_x;
       of_x.add(0, x, w, ones, ones);
 #pragma unroll
-      for (int tile = 0; tile < kRingTiles; ++tile) {
+      for (int tile = 0; tile < kTiles; ++tile) {
         const auto& codes = stage.codes[tile];
         of_group.add(tile, x, w, read_word(codes[0][0][lane.id].pairs[w]),
                      read_word(codes[1][0][lane.id].pairs[w]));
@@ -183,10 +184,10 @@ struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
     return large;
   }
 
-  template <bool kHigh>
-  __device__ static void add_group(const Stage<Gguf8Codec>& stage,
+  template <int kTiles, bool kHigh>
+  __device__ static void add_group(const Stage<Gguf8Codec, kTiles>& stage,
                                    const Columns<Gguf8Codec, kHigh>& x, const Lane& lane,
-                                   Sums<kRingTiles, kHigh>& sums) {
+                                   Sums<kTiles, kHigh>& sums) {
     constexpr int kProducts = kGroupCols / 16;  // of a group
     constexpr uint32_t kOrigin[4] = {0x80808080u, 0x80808080u, 0x80808080u, 0x80808080u};  // -128
 #pragma unroll
@@ -196,13 +197,13 @@ struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
       for (int i = first; i < first + kProducts; ++i) {
         of_x.add_pairs(0, x, i / 2, i % 2 * 2, kOrigin);
       }
-      Sums<kRingTiles, kHigh> of_group;
+      Sums<kTiles, kHigh> of_group;
 #pragma unroll
-      for (int tile = 0; tile < kRingTiles; ++tile) begin_with(of_x, of_group, tile);
+      for (int tile = 0; tile < kTiles; ++tile) begin_with(of_x, of_group, tile);
 #pragma unroll
       for (int i = first; i < first + kProducts; ++i) {
 #pragma unroll
-        for (int tile = 0; tile < kRingTiles; ++tile) {
+        for (int tile = 0; tile < kTiles; ++tile) {
           const uint32_t upper = stage.codes[tile][0][i / 4][lane.id].pairs[i % 4];
           const uint32_t lower = stage.codes[tile][1][i / 4][lane.id].pairs[i % 4];
           const uint32_t w[4] = {__byte_perm(upper, 0, 0x4140), __byte_perm(lower, 0, 0x4140),
@@ -216,8 +217,8 @@ struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
 
  private:
   // A copy that costs nothing: the first product of a tile adds to the sums of x in place of 0.
-  template <bool kHigh>
-  __device__ static void begin_with(const Sums<1, kHigh>& of_x, Sums<kRingTiles, kHigh>& of_group,
+  template <int kTiles, bool kHigh>
+  __device__ static void begin_with(const Sums<1, kHigh>& of_x, Sums<kTiles, kHigh>& of_group,
                                     int tile) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -125,11 +125,11 @@ struct Uint4Codec : IntegerValueCodec<kWhole, kOrders> {
   // Integers times x, less zero points times x: the sums of x are products with ones, so that
   // nothing is subtracted in each column. Tiles in turn, so that no product waits for the one
   // before.
-  template <typename X, bool kHigh>
-  __device__ static void add_group(const Stage<Uint4Codec>& stage, const X& x, const Lane& lane,
-                                   Sums<kRingTiles, kHigh>& sums) {
-    constexpr int kOrdersAtOnce = kOrders ? kRingTiles : 1;
-    Sums<kRingTiles, kHigh> of_group;
+  template <int kTiles, typename X, bool kHigh>
+  __device__ static void add_group(const Stage<Uint4Codec, kTiles>& stage, const X& x,
+                                   const Lane& lane, Sums<kTiles, kHigh>& sums) {
+    constexpr int kOrdersAtOnce = kOrders ? kTiles : 1;
+    Sums<kTiles, kHigh> of_group;
     Sums<kOrdersAtOnce, kHigh> of_x;
     const Bf16x8 ones = read_word(0x11111111u);
 #pragma unroll
@@ -137,7 +137,7 @@ struct Uint4Codec : IntegerValueCodec<kWhole, kOrders> {
 #pragma unroll
       for (int tile = 0; tile < kOrdersAtOnce; ++tile) of_x.add(tile, x, w, ones, ones);
 #pragma unroll
-      for (int tile = 0; tile < kRingTiles; ++tile) {
+      for (int tile = 0; tile < kTiles; ++tile) {
         const auto& codes = stage.codes[tile];
         of_group.add(tile, x, w, read_word(codes[0][0][lane.id].pairs[w]),
                      read_word(codes[1][0][lane.id].pairs[w]));
@@ -145,7 +145,7 @@ struct Uint4Codec : IntegerValueCodec<kWhole, kOrders> {
       if (kWhole && w + 1 < kWords) continue;
       const int s = kWhole ? 0 : w;
 #pragma unroll
-      for (int tile = 0; tile < kRingTiles; ++tile) {
+      for (int tile = 0; tile < kTiles; ++tile) {
         const int row = tile * kRingTileRows + lane.row();
         of_group.subtract(tile, of_x, static_cast<float>(stage.zero(s, row)),
                           static_cast<float>(stage.zero(s, row + 8)));
@@ -172,15 +172,15 @@ struct Uint8Codec : IntegerValueCodec<kWhole, kOrders> {
   // Numbers are lifted, not x.
   __device__ static Bf16x8 prepare(const Bf16x8& x) { return x; }
 
-  template <typename X, bool kHigh>
-  __device__ static void add_group(const Stage<Uint8Codec>& stage, const X& x, const Lane& lane,
-                                   Sums<kRingTiles, kHigh>& sums) {
-    Sums<kRingTiles, kHigh> of_group;
+  template <int kTiles, typename X, bool kHigh>
+  __device__ static void add_group(const Stage<Uint8Codec, kTiles>& stage, const X& x,
+                                   const Lane& lane, Sums<kTiles, kHigh>& sums) {
+    Sums<kTiles, kHigh> of_group;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const int s = kWhole ? 0 : i;
 #pragma unroll
-      for (int tile = 0; tile < kRingTiles; ++tile) {
+      for (int tile = 0; tile < kTiles; ++tile) {
         const int row = tile * kRingTileRows + lane.row();
         const auto& upper = stage.codes[tile][0][i / 2][lane.id].pairs;
         const auto& lower = stage.codes[tile][1][i / 2][lane.id].pairs;
@@ -190,7 +190,7 @@ struct Uint8Codec : IntegerValueCodec<kWhole, kOrders> {
       }
       if (kWhole && i + 1 < kWords) continue;
 #pragma unroll
-      for (int tile = 0; tile < kRingTiles; ++tile) {
+      for (int tile = 0; tile < kTiles; ++tile) {
         const int row = tile * kRingTileRows + lane.row();
         sums.add_scaled(tile, of_group, stage.scale(s, row) * kUint8ProductScale,
                         stage.scale(s, row + 8) * kUint8ProductScale);

@@ -74,21 +74,21 @@ struct Sums {
 
 // The sums of a block's warps. Of up to 8 rows of x it has those that are there: what shared memory
 // is left is that of the next kernel, which begins early.
-template <bool kHigh>
+template <bool kHigh, int kTiles = kRingTiles>
 class SharedSums {
  public:
   __host__ __device__ static constexpr size_t bytes(int m) {
-    return sizeof(float4) * kRingWarps * kRingTiles * kBanks * 8 * num_quarters(m);
+    return sizeof(float4) * kRingWarps * kTiles * kBanks * 8 * num_quarters(m);
   }
 
   __device__ SharedSums(void* memory, int m)
       : sums_(static_cast<float4*>(memory)), num_quarters_(num_quarters(m)) {}
 
-  __device__ void put(int warp, const Lane& lane, const Sums<kRingTiles, kHigh>& sums) {
+  __device__ void put(int warp, const Lane& lane, const Sums<kTiles, kHigh>& sums) {
     if (lane.quarter() >= num_quarters_) return;
     const int in_bank = lane.row() * num_quarters_ + lane.quarter();
 #pragma unroll
-    for (int tile = 0; tile < kRingTiles; ++tile) {
+    for (int tile = 0; tile < kTiles; ++tile) {
       float4* mine = sums_ + bank(warp, tile) + in_bank;
       const auto& low = sums.low[tile];
       *mine = {low[0], low[1], low[2], low[3]};
@@ -118,26 +118,26 @@ class SharedSums {
   // A quarter has two rows of x.
   __host__ __device__ static constexpr int num_quarters(int m) { return kHigh ? 4 : (m + 1) / 2; }
   __device__ int bank(int warp, int tile) const {
-    return (warp * kRingTiles + tile) * kBanks * 8 * num_quarters_;
+    return (warp * kTiles + tile) * kBanks * 8 * num_quarters_;
   }
 
   float4* sums_;
   int num_quarters_;
 };
 
-template <typename Codec, int kDepth>
-using Ring = Stage<Codec>[kRingWarps][kDepth];
+template <typename Codec, int kDepth, int kTiles = kRingTiles>
+using Ring = Stage<Codec, kTiles>[kRingWarps][kDepth];
 
 // Codes are copied kDepth groups ahead, over the borders of parts too. Codec::add_group adds the
 // products of a group, times its scales, to sums.
-template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
+template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated, int kTiles>
 __global__ void __launch_bounds__(kRingThreads)
     skinny_codes(const __grid_constant__ typename Codec::Call all) {
   auto* dynamic_shared = reinterpret_cast<std::byte*>(dynamic_shared_memory());
-  auto& ring = *reinterpret_cast<Ring<Codec, kDepth>*>(dynamic_shared);
-  using BlockSums = SharedSums<kHigh>;
+  auto& ring = *reinterpret_cast<Ring<Codec, kDepth, kTiles>*>(dynamic_shared);
+  using BlockSums = SharedSums<kHigh, kTiles>;
   const SkinnyCall& call = all.product;
-  constexpr int kRows = kPartRows<kGated>;
+  constexpr int kRows = kPartRows<kGated, kTiles>;
   const int num_parts = ((kGated ? call.gated : call.n) + kRows - 1) / kRows;
   const int num_groups = (call.k + kGroup - 1) / kGroup;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kRingThreads)
   int slot = 0;
   int round = 0;
   for (int part = blockIdx.x; part < num_parts; part += gridDim.x, ++round) {
-    Sums<kRingTiles, kHigh> sums;
+    Sums<kTiles, kHigh> sums;
     for (int group = warp; group < num_groups; group += kRingWarps) {
       wait_for_copies_but<kDepth - 1>();
       __syncwarp();  // scales were copied by other lanes
@@ -203,9 +203,9 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 // Bytes that a block needs for up to m rows.
-template <typename Codec, int kDepth, bool kHigh>
+template <typename Codec, int kDepth, bool kHigh, int kTiles = kRingTiles>
 constexpr size_t ring_shared_bytes(int m) {
-  return sizeof(Ring<Codec, kDepth>) + 2 * SharedSums<kHigh>::bytes(m);
+  return sizeof(Ring<Codec, kDepth, kTiles>) + 2 * SharedSums<kHigh, kTiles>::bytes(m);
 }
 
 // The same with what ColumnsOf has: what a GPU must have.
@@ -222,11 +222,11 @@ constexpr int ring_rows() {
   return is_small && all_shared_bytes<Codec, kDepth, kHigh>(8) > kLeastSharedBytes ? 4 : 8;
 }
 
-template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
-void launch_ring(CudaStream& stream, const typename Codec::Call& call) {
-  constexpr int kRows = kPartRows<kGated>;
-  constexpr auto kShared = ring_shared_bytes<Codec, kDepth, kHigh>;
-  const auto kernel = skinny_codes<Codec, kDepth, kHigh, Out, kGated>;
+template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated, int kTiles>
+void launch_parts(CudaStream& stream, const typename Codec::Call& call) {
+  constexpr int kRows = kPartRows<kGated, kTiles>;
+  constexpr auto kShared = ring_shared_bytes<Codec, kDepth, kHigh, kTiles>;
+  const auto kernel = skinny_codes<Codec, kDepth, kHigh, Out, kGated, kTiles>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kShared(ring_rows<Codec, kDepth, kHigh>()))),
              "cudaFuncSetAttribute");
@@ -237,6 +237,31 @@ void launch_ring(CudaStream& stream, const typename Codec::Call& call) {
       .block = dim3(kRingThreads),
       .shared_bytes = kShared(call.product.m)};
   launch_early(stream, kernel, shape, call);
+}
+
+// Whether parts of one tile spread n rows better over the multiprocessors than parts of two: 5,120
+// rows are 160 parts of two, so that 28 of 132 blocks take twice as many as the others, but 320 of
+// one, of which they take two or three. No bit depends on it: a row is summed the same way.
+inline bool takes_single_tiles(int32_t n, int32_t num_multiprocessors) {
+  const auto parts_of = [&](int32_t tiles) {
+    return (n + tiles * kRingTileRows - 1) / (tiles * kRingTileRows);
+  };
+  const auto most_tiles = [&](int32_t tiles) {
+    return (parts_of(tiles) + num_multiprocessors - 1) / num_multiprocessors * tiles;
+  };
+  return parts_of(2) > num_multiprocessors && most_tiles(1) < most_tiles(2);
+}
+
+template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
+void launch_ring(CudaStream& stream, const typename Codec::Call& call) {
+  // As many bytes on their way as with two tiles. More than 8 rows of x, gates and columns in
+  // orders, whose two tiles may be of different ones, keep two.
+  if constexpr (kDepth == kRingDepth && !kHigh && !kGated && !Codec::kHasOrders) {
+    if (takes_single_tiles(call.product.n, stream.cuda_device().properties().multiProcessorCount)) {
+      return launch_parts<Codec, 2 * kDepth, kHigh, Out, kGated, 1>(stream, call);
+    }
+  }
+  launch_parts<Codec, kDepth, kHigh, Out, kGated, kRingTiles>(stream, call);
 }
 
 template <typename Codec, int kDepth, bool kHigh>

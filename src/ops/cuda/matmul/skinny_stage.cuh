@@ -16,7 +16,7 @@ inline constexpr int kRingTileRows = 16;  // weight rows of one product
 // One shape for all weights, since the bits of a row may not depend on the number of rows: in
 // layers of a model of 8 G weights within .5 % of the fastest of those tried
 // (docs/kernels/cuda_ops.md).
-inline constexpr int kRingTiles = 2;   // of a part
+inline constexpr int kRingTiles = 2;   // of a part; 1 where that spreads a weight better
 inline constexpr int kRingWarps = 16;  // of a block, which share the columns of a part
 // Groups that a warp copies ahead. The fewer are for GPUs with less shared memory, and change no
 // bit.
@@ -35,11 +35,11 @@ struct Lane {
 
 // What a warp needs of 128 columns of its rows: codes, and the rows' scales and zero points. Loads
 // of these from global memory would make each group wait for their latency.
-template <typename Codec>
+template <typename Codec, int kTiles = kRingTiles>
 struct Stage {
-  static constexpr int kRows = kRingTiles * kRingTileRows;
+  static constexpr int kRows = kTiles * kRingTileRows;
 
-  Bf16x8 codes[kRingTiles][2][Codec::kPieces][kWarpThreads];  // rows g, then g + 8
+  Bf16x8 codes[kTiles][2][Codec::kPieces][kWarpThreads];  // rows g, then g + 8
   float scales[Codec::kScales][kRows];
   // u8, four rows a word
   uint32_t zeros[Codec::kHasZeros ? Codec::kScales : 1][Codec::kHasZeros ? kRows / 4 : 4];
@@ -52,12 +52,12 @@ struct Stage {
 
 // The row of the weight that row `row` of part `part` is. A part has the rows of one block; with a
 // gate the first half of its tiles are gates, the second half `up`.
-template <bool kGated>
-inline constexpr int kPartRows = (kGated ? kRingTiles / 2 : kRingTiles) * kRingTileRows;
+template <bool kGated, int kTiles = kRingTiles>
+inline constexpr int kPartRows = (kGated ? kTiles / 2 : kTiles) * kRingTileRows;
 
-template <bool kGated>
+template <bool kGated, int kTiles = kRingTiles>
 __device__ inline int weight_row(const SkinnyCall& call, int part, int row) {
-  constexpr int kRows = kPartRows<kGated>;
+  constexpr int kRows = kPartRows<kGated, kTiles>;
   return part * kRows + row + (kGated && row >= kRows ? call.gated - kRows : 0);
 }
 
@@ -77,11 +77,11 @@ struct Place {
 // Scales and zero points of row `row` of the part. Codec::scale_at(call, row, group, s) is where
 // the scale `s` of the weight's row and group lies, and zero_at where the zero points of four rows
 // lie, from a multiple of 4 on.
-template <typename Codec, bool kGated>
+template <typename Codec, bool kGated, int kTiles>
 __device__ inline void copy_values(const typename Codec::Call& all, int part, int group, int row,
-                                   Stage<Codec>& to) {
+                                   Stage<Codec, kTiles>& to) {
   if (row >= to.kRows) return;
-  const int from = weight_row<kGated>(all.product, part, row);
+  const int from = weight_row<kGated, kTiles>(all.product, part, row);
   const bool is_there = from < all.product.n;
 #pragma unroll
   for (int s = 0; s < Codec::kScales; ++s) {
@@ -93,9 +93,9 @@ __device__ inline void copy_values(const typename Codec::Call& all, int part, in
   }
 }
 
-template <typename Codec, bool kGated>
+template <typename Codec, bool kGated, int kTiles>
 __device__ inline void copy_stage(const typename Codec::Call& all, int part, int group,
-                                  const Lane& lane, Stage<Codec>& to) {
+                                  const Lane& lane, Stage<Codec, kTiles>& to) {
   const uint32_t row_bytes = Codec::row_bytes(all);  // unsigned: one instruction an address
 #pragma unroll
   for (int piece = 0; piece < Codec::kPieces; ++piece) {
@@ -103,8 +103,8 @@ __device__ inline void copy_stage(const typename Codec::Call& all, int part, int
     const std::byte* column = static_cast<const std::byte*>(all.product.weight) + in_row;
     const int num_rows = in_row < row_bytes ? all.product.n : 0;
 #pragma unroll
-    for (int half = 0; half < 2 * kRingTiles; ++half) {
-      const int row = weight_row<kGated>(all.product, part, half * 8) + lane.row();
+    for (int half = 0; half < 2 * kTiles; ++half) {
+      const int row = weight_row<kGated, kTiles>(all.product, part, half * 8) + lane.row();
       copy_16_ahead(&to.codes[half / 2][half % 2][piece][lane.id],
                     column + static_cast<uint64_t>(static_cast<uint32_t>(row)) * row_bytes,
                     row < num_rows);
