@@ -154,16 +154,23 @@ __global__ void __launch_bounds__(kStepThreads) run_steps(const StepsCall call) 
   float* s = shared + column;
   float* to = matrix_in(rule.states, steps.to, v_head) + offset + column;
   const int64_t out_column = v_head * shape.v_dim + block * kDeltaColumns + column;
+  // The next row's value is asked for before a row is computed, that of the first while S comes.
+  const float* const values = rule.mixed + 2 * shape.k_width() + out_column;
+  const auto value_of = [&](int32_t row) {
+    return exists && row < steps.end ? values[int64_t{row} * shape.num_channels()] : 0.0f;
+  };
+  float value = value_of(steps.begin);
   for (int32_t begin = steps.begin; begin < steps.end; begin += kRowsAtOnce) {
     const int32_t count = min(kRowsAtOnce, steps.end - begin);
     prepare_rows(rule, v_head, begin, count, rows);
     wait_for_copies();
     __syncthreads();  // S and the rows are here
     for (int32_t i = 0; exists && i < count; ++i) {
-      const int64_t row = begin + i;
-      const float v = rule.mixed[row * shape.num_channels() + 2 * shape.k_width() + out_column];
+      const int32_t row = begin + i;
+      const float v = value;
+      value = value_of(row + 1);
       const bool is_last = row + 1 == steps.end;
-      rule.out[row * shape.v_width() + out_column] =
+      rule.out[int64_t{row} * shape.v_width() + out_column] =
           is_last ? step(rows[i], part, v, s, to) : step(rows[i], part, v, s, s);
     }
     __syncthreads();
