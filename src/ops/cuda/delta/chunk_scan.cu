@@ -4,10 +4,12 @@
 //   R = beta (V - exp(G) K S),  D = T R,  out = exp(G) Q S + P D
 //   S = exp(G of the last row) S + K^T (exp(G of the last row - G) D)
 // R is formed from S itself, in f32, and not as a difference of two products with T: only what is
-// left of V is rounded. Bound: products, 8.4 MFLOP a chunk and 64 columns, one chunk after the
-// other; 96 blocks for 48 heads. Tile: 64 columns of a head of a sequence, S in registers in f32
-// and in shared memory in bf16; eight warps, each 16 rows (of S 32) and 32 columns of a product.
-// The next chunk's matrices are copied during this one. Thread rule: enqueue only.
+// left of V is rounded. All of it is computed transposed, with 16 columns of a head as the rows of
+// a warp's products: the sums of one product then are the left operand of the next, and S, R and D
+// never leave the registers of their warp. Bound: products, 3.8 MFLOP a chunk and 64 columns, one
+// chunk after the other; 96 blocks for 48 heads. Tile: 64 columns of a head of a sequence, S in
+// f32; four warps. The next chunk's matrices and values are copied during this one. Thread rule:
+// enqueue only.
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/delta/chunks.cuh"
@@ -20,13 +22,14 @@ namespace {
 
 using namespace delta;  // products
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 constexpr int kColumns = kDeltaColumns;
-constexpr int kWarpColumns = 32;
-constexpr int kTiles = kWarpColumns / 8;  // of 8 columns, of a warp
+constexpr int kRowTiles = kDeltaChunk / 8;   // of 8 rows of a chunk
+constexpr int kStateTiles = kChunkDim / 8;   // of 8 rows of S
+constexpr int kRowSteps = kDeltaChunk / 16;  // of products that sum over rows of a chunk
 constexpr int kVectorWidth = kChunkDim + kRowPadding;
 constexpr int kWidth = kDeltaChunk + kRowPadding;
-static_assert(kColumns == kDeltaChunk);
+static_assert(kColumns == kThreads / kWarpThreads * 16, "a warp has 16 columns");
 
 // What chunk_factors.cu left of one chunk: 53 KiB, of which the next one's are on their way.
 struct Stage {
@@ -40,28 +43,33 @@ struct Stage {
 };
 static_assert(sizeof(Stage) % 16 == 0);
 
-// 151 KiB: one block a multiprocessor. S, R and D pass through it because every warp needs all rows
-// of them as right operands.
+// 106 KiB: two blocks a multiprocessor.
 struct Shared {
   Stage stages[2];
-  uint16_t s[kChunkDim][kWidth];
-  uint16_t r[kDeltaChunk][kWidth];
-  uint16_t d[kDeltaChunk][kWidth];
-  uint16_t d_left[kDeltaChunk][kWidth];  // D times `left`
 };
 
-// A warp's place in the products.
+// Numbers of a lane = 4 g + c of a transposed matrix: of columns g and g + 8 of the warp, and rows
+// 2 c and 2 c + 1 of each tile.
+using OfRows = float[kRowTiles][4];
+using State = float[kStateTiles][4];
+
+// A lane's place in them.
 struct Place {
   int lane;
-  int rows;     // its index among four: rows 16 * rows of a chunk, 32 * rows of S
-  int columns;  // of the block's, its first
+  int first_column;  // of the warp, in the block
 
-  __device__ int row(int half) const { return 16 * rows + lane / 4 + 8 * half; }
-  __device__ int column(int tile) const { return columns + 8 * tile + lane % 4 * 2; }
+  __device__ int column(int e) const { return first_column + lane / 4 + e / 2 * 8; }
+  __device__ int row(int tile, int e) const { return 8 * tile + lane % 4 * 2 + e % 2; }
 };
 
-// Accumulators of 16 rows.
-using Sixteen = float[kTiles][4];
+// 16 rows of a transposed matrix as a left operand, rounded: two tiles of its numbers.
+__device__ __forceinline__ void as_left(const float (&low)[4], const float (&high)[4],
+                                        uint32_t (&left)[4]) {
+  left[0] = pack_pair(low[0], low[1]);
+  left[1] = pack_pair(low[2], low[3]);
+  left[2] = pack_pair(high[0], high[1]);
+  left[3] = pack_pair(high[2], high[3]);
+}
 
 // Where the block's columns lie.
 struct Head {
@@ -97,159 +105,141 @@ __device__ inline void copy_stage(const ChunkCall& call, const Head& head, int32
   end_of_copies();
 }
 
-// V of a warp's rows and columns of a chunk. Asked for a chunk ahead: the products with S take
-// about as long as a load from memory, and wait for it otherwise.
-using Values = float2[kTiles][2];
-
+// V of a chunk. Asked for when that of the chunk before has been used: a load from memory takes as
+// long as the products with S.
 __device__ inline void load_values(const ChunkCall& call, const Head& head, const Place& place,
-                                   int32_t begin, Values& v) {
+                                   int32_t begin, OfRows& v) {
   const DeltaShape& shape = call.rule.states.shape;
   const float* values = call.rule.mixed + begin * shape.num_channels() + 2 * shape.k_width() +
                         head.v_head * shape.v_dim + head.block * kColumns;
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      v[tile][half] = *reinterpret_cast<const float2*>(
-          values + place.row(half) * shape.num_channels() + place.column(tile));
+    for (int e = 0; e < 4; ++e) {
+      v[tile][e] = values[place.row(tile, e) * shape.num_channels() + place.column(e)];
     }
   }
 }
 
-// R of a warp's rows and columns; `queries` becomes Q S.
-__device__ inline void make_rest(const Place& place, const Values& v, const Stage& stage,
-                                 Shared& shared, Sixteen& queries) {
-  Sixteen keys = {};
+// K S and Q S.
+__device__ inline void multiply_state(const Place& place, const Stage& stage, const State& s,
+                                      OfRows& keys, OfRows& queries) {
 #pragma unroll
   for (int step = 0; step < kChunkDim / 16; ++step) {
-    uint32_t k[4], q[4];
-    load_left<kVectorWidth>(stage.k, 16 * place.rows, 16 * step, place.lane, k);
-    load_left<kVectorWidth>(stage.q, 16 * place.rows, 16 * step, place.lane, q);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; tile += 2) {
-      uint32_t s[4];
-      load_right<kWidth>(shared.s, 16 * step, place.columns + 8 * tile, place.lane, s);
-      multiply_pair(keys[tile], keys[tile + 1], k, s);
-      multiply_pair(queries[tile], queries[tile + 1], q, s);
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = place.row(half);
-    const float decay = stage.decay[row];
-    const float beta = stage.beta[row];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      store_pair(&shared.r[row][place.column(tile)],
-                 beta * (v[tile][half].x - decay * keys[tile][2 * half]),
-                 beta * (v[tile][half].y - decay * keys[tile][2 * half + 1]));
-    }
-  }
-}
-
-// sum += m b over the columns of m up to the diagonal block of the warp's rows.
-__device__ inline void multiply_lower(const uint16_t (*m)[kWidth], const uint16_t (*b)[kWidth],
-                                      const Place& place, Sixteen& sum) {
-#pragma unroll
-  for (int step = 0; step < kDeltaChunk / 16; ++step) {
-    if (step > place.rows) continue;
     uint32_t left[4];
-    load_left<kWidth>(m, 16 * place.rows, 16 * step, place.lane, left);
+    as_left(s[2 * step], s[2 * step + 1], left);
 #pragma unroll
-    for (int tile = 0; tile < kTiles; tile += 2) {
-      uint32_t right[4];
-      load_right<kWidth>(b, 16 * step, place.columns + 8 * tile, place.lane, right);
-      multiply_pair(sum[tile], sum[tile + 1], left, right);
+    for (int tile = 0; tile < kRowTiles; tile += 2) {
+      uint32_t k[4], q[4];
+      load_right_turned<kVectorWidth>(stage.k, 16 * step, 8 * tile, place.lane, k);
+      load_right_turned<kVectorWidth>(stage.q, 16 * step, 8 * tile, place.lane, q);
+      multiply_pair(keys[tile], keys[tile + 1], left, k);
+      multiply_pair(queries[tile], queries[tile + 1], left, q);
     }
   }
 }
 
-// D = T R, as it is and times `left`.
-__device__ inline void make_delta(const Place& place, const Stage& stage, Shared& shared) {
-  Sixteen delta = {};
-  multiply_lower(stage.t, shared.r, place, delta);
+// R, from V and K S.
+__device__ inline void make_rest(const Place& place, const Stage& stage, const OfRows& v,
+                                 OfRows& rest) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = place.row(half);
-    const float left = stage.left[row];
+  for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const float low = delta[tile][2 * half];
-      const float high = delta[tile][2 * half + 1];
-      store_pair(&shared.d[row][place.column(tile)], low, high);
-      store_pair(&shared.d_left[row][place.column(tile)], low * left, high * left);
+    for (int e = 0; e < 4; ++e) {
+      const int row = place.row(tile, e);
+      rest[tile][e] = stage.beta[row] * (v[tile][e] - stage.decay[row] * rest[tile][e]);
     }
+  }
+}
+
+// sum += m b, where m has numbers up to the blocks of 16 on its diagonal; `left`: b in steps of 16
+// of its rows.
+__device__ inline void multiply_lower(const uint16_t (*m)[kWidth],
+                                      const uint32_t (&left)[kRowSteps][4], const Place& place,
+                                      OfRows& sum) {
+#pragma unroll
+  for (int step = 0; step < kRowSteps; ++step) {
+#pragma unroll
+    for (int tile = 2 * step; tile < kRowTiles; tile += 2) {
+      uint32_t right[4];
+      load_right_turned<kWidth>(m, 16 * step, 8 * tile, place.lane, right);
+      multiply_pair(sum[tile], sum[tile + 1], left[step], right);
+    }
+  }
+}
+
+// The left operands of products that sum over the rows of a chunk.
+__device__ inline void as_left(const OfRows& numbers, uint32_t (&left)[kRowSteps][4]) {
+#pragma unroll
+  for (int step = 0; step < kRowSteps; ++step) {
+    as_left(numbers[2 * step], numbers[2 * step + 1], left[step]);
   }
 }
 
 // out = exp(G) Q S + P D; `sum` is Q S.
 __device__ inline void write_out(const ChunkCall& call, const Head& head, const Place& place,
-                                 int32_t begin, const Stage& stage, const Shared& shared,
-                                 Sixteen& sum) {
-  const float decay[2] = {stage.decay[place.row(0)], stage.decay[place.row(1)]};
+                                 int32_t begin, const Stage& stage,
+                                 const uint32_t (&delta)[kRowSteps][4], OfRows& sum) {
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sum[tile][e] *= decay[e / 2];
+    for (int e = 0; e < 4; ++e) sum[tile][e] *= stage.decay[place.row(tile, e)];
   }
-  multiply_lower(stage.p, shared.d, place, sum);
+  multiply_lower(stage.p, delta, place, sum);
   const DeltaShape& shape = call.rule.states.shape;
   float* out =
       call.rule.out + begin * shape.v_width() + head.v_head * shape.v_dim + head.block * kColumns;
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      *reinterpret_cast<float2*>(out + place.row(half) * shape.v_width() + place.column(tile)) = {
-          sum[tile][2 * half], sum[tile][2 * half + 1]};
+    for (int e = 0; e < 4; ++e) {
+      out[place.row(tile, e) * shape.v_width() + place.column(e)] = sum[tile][e];
     }
   }
 }
 
-// S of a warp: 32 rows.
-using State = float[2][kTiles][4];
-
-// S = exp(G of the last row) S + K^T (left D).
-__device__ inline void step_state(const Place& place, const Stage& stage, const Shared& shared,
-                                  State& s) {
+// S = exp(G of the last row) S + K^T (left D); `delta`: left D.
+__device__ inline void step_state(const Place& place, const Stage& stage,
+                                  const uint32_t (&delta)[kRowSteps][4], State& s) {
   const float decay = stage.decay[kDeltaChunk - 1];
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
+  for (int tile = 0; tile < kStateTiles; ++tile) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[part][tile][e] *= decay;
-    }
+    for (int e = 0; e < 4; ++e) s[tile][e] *= decay;
   }
 #pragma unroll
-  for (int step = 0; step < kDeltaChunk / 16; ++step) {
-    uint32_t k[2][4];
-    load_left_turned<kVectorWidth>(stage.k, 32 * place.rows, 16 * step, place.lane, k[0]);
-    load_left_turned<kVectorWidth>(stage.k, 32 * place.rows + 16, 16 * step, place.lane, k[1]);
+  for (int step = 0; step < kRowSteps; ++step) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; tile += 2) {
-      uint32_t d[4];
-      load_right<kWidth>(shared.d_left, 16 * step, place.columns + 8 * tile, place.lane, d);
-      multiply_pair(s[0][tile], s[0][tile + 1], k[0], d);
-      multiply_pair(s[1][tile], s[1][tile + 1], k[1], d);
+    for (int tile = 0; tile < kStateTiles; tile += 2) {
+      uint32_t k[4];
+      load_right<kVectorWidth>(stage.k, 16 * step, 8 * tile, place.lane, k);
+      multiply_pair(s[tile], s[tile + 1], delta[step], k);
     }
   }
 }
 
-// Calls fn(row of S, column, first of two numbers) for all pairs of a warp.
-template <typename Fn>
-__device__ __forceinline__ void for_each_pair(const Place& place, State& s, const Fn& fn) {
+// A chunk of rows from `begin` on. values: V, in whose place that of the next chunk is loaded if
+// there is one.
+__device__ inline void compute_chunk(const ChunkCall& call, const Head& head, const Place& place,
+                                     int32_t begin, bool has_next, const Stage& stage,
+                                     OfRows& values, State& s) {
+  OfRows rest = {}, queries = {};
+  multiply_state(place, stage, s, rest, queries);
+  make_rest(place, stage, values, rest);
+  if (has_next) load_values(call, head, place, begin + kDeltaChunk, values);
+  uint32_t left[kRowSteps][4];
+  as_left(rest, left);
+  OfRows delta = {};
+  multiply_lower(stage.t, left, place, delta);
+  as_left(delta, left);
+  write_out(call, head, place, begin, stage, left, queries);
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
+  for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = 32 * place.rows + 16 * part + place.lane / 4 + 8 * half;
-        fn(row, place.column(tile), s[part][tile][2 * half], s[part][tile][2 * half + 1]);
-      }
-    }
+    for (int e = 0; e < 4; ++e) delta[tile][e] *= stage.left[place.row(tile, e)];
   }
+  as_left(delta, left);
+  step_state(place, stage, left, s);
 }
 
 // The chunks of the sequence that this launch computes, by index, and the slot that S comes from.
@@ -272,7 +262,7 @@ __device__ inline Walk walk_of(const ChunkCall& call, const SequencePart& part) 
 }
 
 // grid: blocks of columns of all value heads; sequences.
-__global__ void __launch_bounds__(kThreads, 1) scan_chunks(const ChunkCall call) {
+__global__ void __launch_bounds__(kThreads) scan_chunks(const ChunkCall call) {
   auto& shared = *reinterpret_cast<Shared*>(dynamic_shared_memory());
   let_next_kernel_start();
   const DeltaShape& shape = call.rule.states.shape;
@@ -281,9 +271,8 @@ __global__ void __launch_bounds__(kThreads, 1) scan_chunks(const ChunkCall call)
   head.v_head = static_cast<int32_t>(blockIdx.x) / num_blocks;
   head.k_head = head.v_head / (shape.num_v_heads / shape.num_k_heads);
   head.block = static_cast<int32_t>(blockIdx.x) % num_blocks;
-  const auto warp = static_cast<int>(threadIdx.x / kWarpThreads);
-  const Place place{static_cast<int>(threadIdx.x % kWarpThreads), warp % 4,
-                    warp / 4 * kWarpColumns};
+  const Place place{static_cast<int>(threadIdx.x % kWarpThreads),
+                    static_cast<int>(threadIdx.x / kWarpThreads) * 16};
   const SequencePart part = part_of(call.rule.rows, static_cast<int32_t>(blockIdx.y));
   wait_for_earlier_work();
   if (part.is_empty()) return;
@@ -296,45 +285,34 @@ __global__ void __launch_bounds__(kThreads, 1) scan_chunks(const ChunkCall call)
   const int64_t offset = shape.block_offset(head.block);
   if (walk.from >= 0) {
     const float* from = matrix_in(call.rule.states, walk.from, head.v_head) + offset;
-    for_each_pair(place, s, [&](int row, int column, float& low, float& high) {
-      const float2 pair = *reinterpret_cast<const float2*>(from + row * kColumns + column);
-      low = pair.x;
-      high = pair.y;
-    });
+#pragma unroll
+    for (int tile = 0; tile < kStateTiles; ++tile) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[tile][e] = from[place.row(tile, e) * kColumns + place.column(e)];
+      }
+    }
   }
-  const auto share_state = [&](int row, int column, float& low, float& high) {
-    store_pair(&shared.s[row][column], low, high);
-  };
-  for_each_pair(place, s, share_state);
-  Values values, next_values = {};
+  OfRows values;
   load_values(call, head, place, walk.chunks.begin + walk.first * kDeltaChunk, values);
   for (int32_t i = walk.first; i < walk.end; ++i) {
-    const Stage& stage = shared.stages[(i - walk.first) % 2];
-    const int32_t begin = walk.chunks.begin + i * kDeltaChunk;
+    const bool has_next = i + 1 < walk.end;
     wait_for_copies();
-    __syncthreads();  // the stage and S are here, and nobody reads the other stage
-    if (i + 1 < walk.end) {
+    __syncthreads();  // the stage is here, and nobody reads the other one
+    if (has_next) {
       copy_stage(call, head, first_slot + i + 1, shared.stages[(i + 1 - walk.first) % 2]);
-      load_values(call, head, place, begin + kDeltaChunk, next_values);
     }
-    Sixteen queries = {};
-    make_rest(place, values, stage, shared, queries);
-    __syncthreads();  // R is here, and S has been read
-    make_delta(place, stage, shared);
-    __syncthreads();  // D is here
-    write_out(call, head, place, begin, stage, shared, queries);
-    step_state(place, stage, shared, s);
-    for_each_pair(place, s, share_state);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      values[tile][0] = next_values[tile][0];
-      values[tile][1] = next_values[tile][1];
-    }
+    compute_chunk(call, head, place, walk.chunks.begin + i * kDeltaChunk, has_next,
+                  shared.stages[(i - walk.first) % 2], values, s);
   }
   float* to = matrix_in(call.rule.states, part.to, head.v_head) + offset;
-  for_each_pair(place, s, [&](int row, int column, float& low, float& high) {
-    *reinterpret_cast<float2*>(to + row * kColumns + column) = {low, high};
-  });
+#pragma unroll
+  for (int tile = 0; tile < kStateTiles; ++tile) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      to[place.row(tile, e) * kColumns + place.column(e)] = s[tile][e];
+    }
+  }
 }
 
 }  // namespace
