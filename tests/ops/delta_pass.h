@@ -185,34 +185,41 @@ class DeltaPass {
   DeltaStates states_;
 };
 
+// Differences of finite numbers to those expected, and these.
+struct Differences {
+  double largest = 0;  // magnitude that is expected
+  double worst = 0;    // magnitude of a difference
+  double error = 0;    // sum of squares of differences
+  double power = 0;    // sum of squares that is expected
+
+  void measure(const float* got, const std::vector<double>& expected) {
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(got[i])) << i;
+      largest = std::max(largest, std::abs(expected[i]));
+      worst = std::max(worst, std::abs(got[i] - expected[i]));
+      error += (got[i] - expected[i]) * (got[i] - expected[i]);
+      power += expected[i] * expected[i];
+    }
+  }
+};
+
 // Largest difference by the largest value, and the normalised mean square error.
 inline void expect_near(const float* got, const std::vector<double>& expected, double limit) {
-  double largest = 0, worst = 0, error = 0, power = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_TRUE(std::isfinite(got[i])) << i;
-    largest = std::max(largest, std::abs(expected[i]));
-    worst = std::max(worst, std::abs(got[i] - expected[i]));
-    error += (got[i] - expected[i]) * (got[i] - expected[i]);
-    power += expected[i] * expected[i];
-  }
-  EXPECT_LE(worst, limit * std::max(largest, 1e-3));
-  EXPECT_LE(error, limit * limit * power) << "NMSE " << error / power;
+  Differences all;
+  ASSERT_NO_FATAL_FAILURE(all.measure(got, expected));
+  EXPECT_LE(all.worst, limit * std::max(all.largest, 1e-3));
+  EXPECT_LE(all.error, limit * limit * all.power) << "NMSE " << all.error / all.power;
 }
 
-// What whole chunks give. Operands in bf16 give normalised mean square errors of 4e-7 to 3.2e-5,
+// The same of whole chunks. Operands in bf16 give normalised mean square errors of 4e-7 to 3.2e-5,
 // and a largest difference of 1e-2 of the largest value (emulated with 64 to 8192 rows). A wrong
 // term gives 1e-3 and more.
 inline void expect_chunks(const float* got, const std::vector<double>& expected, const char* what) {
-  double largest = 0, worst = 0, error = 0, power = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_TRUE(std::isfinite(got[i])) << what << " " << i;
-    largest = std::max(largest, std::abs(expected[i]));
-    worst = std::max(worst, std::abs(got[i] - expected[i]));
-    error += (got[i] - expected[i]) * (got[i] - expected[i]);
-    power += expected[i] * expected[i];
-  }
-  EXPECT_LE(worst, 2e-2 * largest) << what;
-  EXPECT_LE(error, 6e-5 * power) << what << ", NMSE " << error / power;
+  SCOPED_TRACE(what);
+  Differences all;
+  ASSERT_NO_FATAL_FAILURE(all.measure(got, expected));
+  EXPECT_LE(all.worst, 2e-2 * all.largest);
+  EXPECT_LE(all.error, 6e-5 * all.power) << "NMSE " << all.error / all.power;
 }
 
 }  // namespace sluice::testing

@@ -42,12 +42,6 @@ __device__ __forceinline__ void load_left(const uint16_t (*m)[kWidth], int row, 
                                           int lane, uint32_t (&a)[4]) {
   load_matrices<false>(&m[row + lane % 16][column + lane / 16 * 8], a);
 }
-// The same of the transposed matrix: 16 rows of the operand are columns of `m`.
-template <int kWidth>
-__device__ __forceinline__ void load_left_turned(const uint16_t (*m)[kWidth], int row, int column,
-                                                 int lane, uint32_t (&a)[4]) {
-  load_matrices<true>(&m[column + lane % 8 + lane / 16 * 8][row + lane / 8 % 2 * 8], a);
-}
 // The right operands of two neighbouring tiles of 8 columns, 16 rows: b[0], b[1] and b[2], b[3].
 // Rows of `m` are rows of the operand.
 template <int kWidth>

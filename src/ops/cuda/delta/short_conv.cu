@@ -98,8 +98,10 @@ __device__ inline void convolve_rows(const ConvCall& call, int32_t begin, int32_
   float* out = call.out + static_cast<int64_t>(begin) * call.num_channels + channel;
   float inputs[kTaps];
 #pragma unroll
-  for (int j = 0; j < kTaps - 1; ++j, x += call.width) inputs[j + 1] = bf16_to_float(*x);
-    // Four rows have their loads, and their chains of products, at the same time.
+  for (int j = 0; j < kTaps - 1; ++j, x += call.width) {
+    inputs[j + 1] = bf16_to_float(*x);
+  }
+  // The loads and the chains of products of four rows overlap.
 #pragma unroll 4
   for (int32_t row = begin; row < end; ++row, x += call.width, out += call.num_channels) {
 #pragma unroll

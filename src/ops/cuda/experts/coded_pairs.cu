@@ -7,6 +7,7 @@
 // a row do not depend on other rows. Thread rule: enqueue only.
 #include <algorithm>
 
+#include "core/error.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/experts/experts.h"
@@ -21,22 +22,22 @@ namespace {
 
 constexpr int kGatherThreads = 256;
 
-// Divides by a number that the launch knows: a multiplication in place of some thirty instructions,
-// which each group of columns would wait for twice. Exact where n * divisor is below 2^40.
+// Divides by a number that the launch knows: a multiplication in place of some thirty dependent
+// instructions. Exact where n * divisor is below 2^40.
 class Divisor {
  public:
+  static constexpr int64_t kEnd = int64_t{1} << 40;  // of n * divisor
+
   explicit Divisor(int divisor)
-      : divisor_(divisor), factor_(((uint64_t{1} << kShift) + divisor - 1) / divisor) {}
+      : divisor_(divisor), factor_((static_cast<uint64_t>(kEnd) + divisor - 1) / divisor) {}
 
   // REQUIRES: n is not negative.
   __device__ int quotient(int n) const {
-    return static_cast<int>(static_cast<uint64_t>(n) * factor_ >> kShift);
+    return static_cast<int>(static_cast<uint64_t>(n) * factor_ / kEnd);
   }
   __device__ int remainder(int n) const { return n - quotient(n) * divisor_; }
 
  private:
-  static constexpr int kShift = 40;
-
   int divisor_;
   uint64_t factor_;
 };
@@ -61,6 +62,7 @@ struct PairWalk {
         slots_each(call.num_slots) {
     num_parts = parts_of(call) * call.num_rows * (kGates ? call.num_slots : 1);
     num_groups = groups_of(call) * (kGates ? 1 : call.num_slots);
+    SLUICE_CHECK(int64_t{num_parts} * parts_of(call) < Divisor::kEnd, "{} parts", num_parts);
   }
 
   // The pair whose weights a group of a part is of.
@@ -158,8 +160,7 @@ __global__ void __launch_bounds__(kRingThreads)
     }
     end_of_copies();
   };
-  // The expert at a place is asked for before the copies of the one before, which do not wait for
-  // it then.
+  // The expert of the next copy is asked for a copy ahead, so that no copy waits for that load.
   const auto expert_at = [&](const Place& place) {
     return place.part < walk.num_parts ? load_now(call.experts + walk.pair(place.part, place.group))
                                        : 0;

@@ -233,7 +233,8 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   // Weights of the model are never written by a kernel, so they can be read before the wait.
   const Channels q_weight = load(call.q_norm, call.q_norm != nullptr);
   const Channels k_weight = load(call.k_norm, call.k_norm != nullptr);
-  // What all layers read, which the weights of a layer drive out of the L2 cache, comes back there.
+  // All layers read these. The weights read since the last layer's rope have driven them out of the
+  // L2 cache; they come back there during the wait.
   const float* angles = call.cos_sin + row * shape.head_dim + (active ? 8 * part : 0);
   prefetch_to_l2(angles);
   prefetch_to_l2(angles + half);

@@ -15,8 +15,8 @@ inline constexpr int kRowPadding = 8;
 
 inline uint32_t pair_of(uint16_t low, uint16_t high) { return low | uint32_t{high} << 16; }
 
-// Four matrices of 8 x 8, `i` of them at `row` and `column`: rows g, and columns 2 c and its
-// neighbour; turned, these are columns and rows of `m`.
+// What lane 4 g + c has of the 8 x 8 numbers of `m` from `row` and `column` on: of row g columns 2
+// c and 2 c + 1; across, of column g rows 2 c and 2 c + 1.
 template <int kWidth>
 uint32_t along(const uint16_t (*m)[kWidth], int row, int column) {
   const int g = lanes::lane() / 4, c = lanes::lane() % 4;
@@ -31,11 +31,6 @@ uint32_t across(const uint16_t (*m)[kWidth], int row, int column) {
 template <int kWidth>
 void load_left(const uint16_t (*m)[kWidth], int row, int column, int /*lane*/, uint32_t (&a)[4]) {
   for (int i = 0; i < 4; ++i) a[i] = along(m, row + i % 2 * 8, column + i / 2 * 8);
-}
-template <int kWidth>
-void load_left_turned(const uint16_t (*m)[kWidth], int row, int column, int /*lane*/,
-                      uint32_t (&a)[4]) {
-  for (int i = 0; i < 4; ++i) a[i] = across(m, column + i / 2 * 8, row + i % 2 * 8);
 }
 template <int kWidth>
 void load_right(const uint16_t (*m)[kWidth], int row, int column, int /*lane*/, uint32_t (&b)[4]) {
