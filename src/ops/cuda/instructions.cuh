@@ -1,7 +1,8 @@
 // Instructions for which CUDA C++ has no function, and what a kernel tells its compiler.
 //
 // A header of their own, since tests/ops/lanes runs kernels on a CPU with another one in its place;
-// so have shared_copy.cuh, attention/decode/strip_products.cuh and matmul/skinny_products.cuh.
+// so have shared_copy.cuh, shared_pipeline.cuh, wgmma.cuh and the headers of products in their
+// folders.
 // Thread rule: device code.
 #pragma once
 

@@ -39,19 +39,26 @@ RuleCall rule_of(const DeltaPass& pass) {
           .states = args.states};
 }
 
+// What is not written before it is read is NaN.
+template <typename T>
+std::vector<T> unwritten(int32_t count) {
+  std::vector<T> all(static_cast<size_t>(count));
+  std::memset(all.data(), 0xff, all.size() * sizeof(T));
+  return all;
+}
+
+using Scan = void (*)(CudaStream&, const ChunkCall&);
+
 // All rows of a pass, whose chunks go in rounds of `slots_at_once`, as delta_rule.cu enqueues them.
-void run(const DeltaPass& pass, int32_t slots_at_once) {
+void run(const DeltaPass& pass, int32_t slots_at_once, Scan scan) {
   const RuleCall rule = rule_of(pass);
   const DeltaShape& shape = rule.states.shape;
   CudaStream stream;
   launch_steps(stream, rule, StepRows::kBeforeChunks);
   const int32_t num_slots = (rule.rows.num_rows + kDeltaChunk - 1) / kDeltaChunk;
-  const auto of_slots = [&](int64_t count) { return static_cast<size_t>(count * slots_at_once); };
-  // What is not written before it is read is NaN.
-  std::vector<uint16_t> vectors(of_slots(shape.num_k_heads * 2 * kDeltaChunk * kChunkDim), 0xffff);
-  std::vector<uint16_t> factors(of_slots(shape.num_v_heads * 2 * kDeltaChunk * kDeltaChunk),
-                                0xffff);
-  std::vector<float> gates(of_slots(shape.num_v_heads * 3 * kDeltaChunk), NAN);
+  auto vectors = unwritten<ChunkVectors>(slots_at_once * shape.num_k_heads);
+  auto factors = unwritten<ChunkFactors>(slots_at_once * shape.num_v_heads);
+  auto gates = unwritten<ChunkGates>(slots_at_once * shape.num_v_heads);
   for (int32_t slot = 0; slot < num_slots; slot += slots_at_once) {
     const ChunkCall call{.rule = rule,
                          .vectors = vectors.data(),
@@ -60,16 +67,17 @@ void run(const DeltaPass& pass, int32_t slots_at_once) {
                          .first_slot = slot,
                          .num_slots = std::min(slots_at_once, num_slots - slot)};
     launch_chunk_factors(stream, call);
-    launch_chunk_scan(stream, call);
+    scan(stream, call);
   }
   launch_steps(stream, rule, StepRows::kAfterChunks);
 }
 
-void expect_reference(const DeltaShape& shape, const std::vector<Span>& spans) {
+void expect_reference(const DeltaShape& shape, const std::vector<Span>& spans,
+                      int32_t slots_at_once, Scan scan) {
   Machine machine;
   DeltaPass pass(machine, shape, spans, 0.1f);
   const auto expected = reference::delta_rule(pass.rule(0, pass.num_rows()));
-  run(pass, /*slots_at_once=*/2);
+  run(pass, slots_at_once, scan);
   testing::expect_chunks(pass.rule_out.data<float>(), expected.out, "out");
   const auto size = static_cast<size_t>(shape.num_v_heads * shape.head_elements());
   for (size_t seq = 0; seq < spans.size(); ++seq) {
@@ -79,10 +87,15 @@ void expect_reference(const DeltaShape& shape, const std::vector<Span>& spans) {
   }
 }
 
-// Sequences with steps before two chunks, between none, and after one.
+// Sequences with steps before two chunks, between none, and after one; five chunks in a round, so
+// that each stage of the copies has several.
 TEST(DeltaLanes, ChunksMatchTheReference) {
-  expect_reference(kTwo, {{140, 61}, {5, 3}, {70, 0}});
-  expect_reference(kFive, {{64, 64}});
+  for (const Scan scan : {launch_chunk_scan, launch_warpgroup_scan}) {
+    SCOPED_TRACE(scan == launch_chunk_scan ? "warps" : "warpgroup");
+    expect_reference(kTwo, {{140, 61}, {5, 3}, {70, 0}}, /*slots_at_once=*/2, scan);
+    expect_reference(kFive, {{64, 64}}, /*slots_at_once=*/2, scan);
+    expect_reference(kFive, {{320, 0}}, /*slots_at_once=*/6, scan);
+  }
 }
 
 // Parts of less than a tile of rows, of one and of several; windows from before and from position

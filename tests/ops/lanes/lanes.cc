@@ -91,6 +91,10 @@ void run_grid(dim3 grid, dim3 threads, const std::function<void()>& kernel) {
 }
 
 void meet_warp() { meet(block().of_warp[warp()], kWarp); }
+void let_others_run() {
+  block().ready.push_back(block().current);
+  yield();
+}
 void meet_block() { meet(block().of_block, block().num_threads); }
 
 void start_copy(uint32_t to, const void* from, size_t num_bytes) {

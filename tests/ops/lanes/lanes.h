@@ -47,6 +47,9 @@ struct alignas(16) float4 {
 struct alignas(8) uint2 {
   unsigned x, y;
 };
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 struct alignas(8) int2 {
   int x, y;
 };
@@ -100,6 +103,8 @@ void run_grid(dim3 grid, dim3 threads, const std::function<void()>& kernel);
 // Waits for the other lanes of the warp, or of the block.
 void meet_warp();
 void meet_block();
+// Lets others go on that can; for a lane that waits for what one of them does.
+void let_others_run();
 // Copies of this lane, as cp.async has them.
 void start_copy(uint32_t to, const void* from, size_t num_bytes);
 void end_copies();

@@ -3,11 +3,11 @@
 //
 // With G the sums of log decays up to a row:
 //   A_ij = beta_i exp(G_i - G_j) k_i.k_j for j < i,  P_ij = exp(G_i - G_j) q_i.k_j for j <= i
-// Products have bf16 operands; T is solved in f32, in blocks of 16 rows: those on the diagonal by
-// substitution, a column a thread, then T_ij = -T_ii (sum of A_im T_mj). Bound: per chunk 1.3 MFLOP
-// of products and 64 KiB read for a key head, .2 MFLOP of the solve and 27 KiB written for each of
-// its value heads. Tile: a chunk of a key head, whose k_i.k_j and q_i.k_j stay in registers for its
-// value heads. Thread rule: enqueue only.
+// Products have bf16 operands; T is solved in blocks of 16 rows: those on the diagonal by
+// substitution in f32, a column a lane, and the others by products of tf32 as exact as f32. Bound:
+// per chunk 1.3 MFLOP of products and 64 KiB read for a key head, .2 MFLOP of the solve and 27 KiB
+// written for each of its value heads. Tile: a chunk of a key head, whose k_i.k_j and q_i.k_j stay
+// in registers for its value heads. Thread rule: enqueue only.
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/delta/chunks.cuh"
@@ -26,30 +26,49 @@ constexpr int kBlock = 16;  // rows of the solve
 constexpr int kBlocks = kDeltaChunk / kBlock;
 static_assert(kBlocks == kWarps, "a warp has 16 rows of a product");
 constexpr int kWidth = kChunkDim + kRowPadding;
+constexpr int kPWidth = kDeltaChunk + kRowPadding;
 constexpr int kFloats = kDeltaChunk + 4;  // of a row: whole float4, in different banks
-constexpr int kHeadsAtOnce = kWarps;      // value heads whose gates are made together, a warp each
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr int kHeadsAtOnce = kWarps;  // value heads whose gates are made together, a warp each
 
 // Queries and keys as operands of products: bf16, rows padded.
 struct Vectors {
   uint16_t q[kDeltaChunk][kWidth];
   uint16_t k[kDeltaChunk][kWidth];
 };
-// T in f32, and the sum of a block row on its way.
-struct Solve {
+// T in f32, and P, of a value head, up to their diagonal blocks.
+struct Factors {
   float t[kDeltaChunk][kFloats];
-  float sum[kBlock][kDeltaChunk];
+  uint16_t p[kDeltaChunk][kPWidth];
 };
 
-// T takes the place of the vectors once they are multiplied.
+// They take the place of the vectors once these are multiplied.
 struct Shared {
   union {
     Vectors vectors;
-    Solve solve;
+    Factors factors;
   };
   float a[kDeltaChunk][kFloats];               // A of a value head, up to its diagonal blocks
-  float log_decay[kHeadsAtOnce][kDeltaChunk];  // summed: G
+  float log_decay[kHeadsAtOnce][kDeltaChunk];  // summed: G, to base 2
   float beta[kHeadsAtOnce][kDeltaChunk];
 };
+
+__device__ __forceinline__ void load_four(const float* from, float* to) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  to[0] = four.x;
+  to[1] = four.y;
+  to[2] = four.z;
+  to[3] = four.w;
+}
+
+// Eight numbers times a factor, rounded to bf16: a piece of a row.
+__device__ __forceinline__ uint4 packed(const float (&x)[8], float factor) {
+  return {pack_pair(x[0] * factor, x[1] * factor), pack_pair(x[2] * factor, x[3] * factor),
+          pack_pair(x[4] * factor, x[5] * factor), pack_pair(x[6] * factor, x[7] * factor)};
+}
+__device__ __forceinline__ void store_piece(uint16_t* to, const uint4& piece) {
+  *reinterpret_cast<uint4*>(to) = piece;
+}
 
 // Sums up the log decays of the rows of a value head; a warp, two rows a lane. `place`: of the head
 // in the arrays.
@@ -66,41 +85,68 @@ __device__ inline void make_gates(const ChunkCall& call, int32_t slot, int32_t b
   const float last = __shfl_sync(kFullWarp, sum, kWarpThreads - 1);
   const float before = __shfl_up_sync(kFullWarp, sum, 1);
   const float g[2] = {lane == 0 ? low : before + low, sum};
-  float* gates = call.gates_of(slot, v_head);
+  ChunkGates& gates = *call.gates_of(slot, v_head);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float beta = beta_of(call.rule, begin + row + i, v_head);
-    shared.log_decay[place][row + i] = g[i];
+    shared.log_decay[place][row + i] = g[i] * kLog2E;
     shared.beta[place][row + i] = beta;
-    gates[row + i] = expf(g[i]);
-    gates[kDeltaChunk + row + i] = beta;
-    gates[2 * kDeltaChunk + row + i] = expf(last - g[i]);
+    gates.decay[row + i] = expf(g[i]);
+    gates.beta[row + i] = beta;
+    gates.left[row + i] = expf(last - g[i]);
   }
 }
 
-// Normalises a row of 128 numbers, four a lane, and rounds it to bf16.
-__device__ inline uint2 normalized(const float* x, float scale, int lane) {
-  const float4 v = reinterpret_cast<const float4*>(x)[lane];
-  const float squares = group_sum<kWarpThreads>(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
-  const float factor = scale / sqrtf(squares + 1e-6f);
-  return {pack_pair(v.x * factor, v.y * factor), pack_pair(v.z * factor, v.w * factor)};
+// Eight lanes have a row of 128 numbers: each the pieces of 8 numbers `piece` and `piece` + 8.
+constexpr int kRowLanes = 8;
+constexpr int kPanels = kChunkDim / kPanelWidth;
+static_assert(kRowLanes * 8 == kPanelWidth, "a lane has a piece of each panel");
+
+// A row of eight lanes, normalised and rounded to bf16.
+struct VectorRow {
+  uint4 pieces[kPanels];
+};
+__device__ inline VectorRow normalized(const float* x, float scale, int piece) {
+  float values[kPanels][8];
+  float squares = 0.0f;
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      load_four(x + panel * kPanelWidth + piece * 8 + i, &values[panel][i]);
+    }
+#pragma unroll
+    for (float value : values[panel]) squares = fmaf(value, value, squares);
+  }
+  const float factor = scale / sqrtf(group_sum<kRowLanes>(squares) + 1e-6f);
+  VectorRow row;
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) row.pieces[panel] = packed(values[panel], factor);
+  return row;
 }
 
 // Queries and keys of the chunk, which stay in memory for the scan, too.
 __device__ inline void make_vectors(const ChunkCall& call, int32_t slot, int32_t begin,
                                     int32_t k_head, int warp, int lane, Vectors& vectors) {
+  constexpr int kRows = kWarpThreads / kRowLanes;  // that a warp has at once
   const DeltaShape& shape = call.rule.states.shape;
-  uint16_t* to = call.vectors_of(slot, k_head);
+  ChunkVectors& to = *call.vectors_of(slot, k_head);
   const float scale = rsqrtf(static_cast<float>(kChunkDim));
-#pragma unroll 4
-  for (int32_t row = warp; row < kDeltaChunk; row += kWarps) {
+  const int piece = lane % kRowLanes;
+#pragma unroll 2
+  for (int32_t row = warp * kRows + lane / kRowLanes; row < kDeltaChunk; row += kWarps * kRows) {
     const float* q = call.rule.mixed + (begin + row) * shape.num_channels() + k_head * kChunkDim;
-    const uint2 of_q = normalized(q, scale, lane);
-    const uint2 of_k = normalized(q + shape.k_width(), 1.0f, lane);
-    *reinterpret_cast<uint2*>(&vectors.q[row][4 * lane]) = of_q;
-    *reinterpret_cast<uint2*>(&vectors.k[row][4 * lane]) = of_k;
-    *reinterpret_cast<uint2*>(to + row * kChunkDim + 4 * lane) = of_q;
-    *reinterpret_cast<uint2*>(to + (kDeltaChunk + row) * kChunkDim + 4 * lane) = of_k;
+    const VectorRow of_q = normalized(q, scale, piece);
+    const VectorRow of_k = normalized(q + shape.k_width(), 1.0f, piece);
+    const int at = in_panel(row, piece * 8);
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const int column = panel * kPanelWidth + piece * 8;
+      store_piece(&vectors.q[row][column], of_q.pieces[panel]);
+      store_piece(&vectors.k[row][column], of_k.pieces[panel]);
+      store_piece(to.q[panel] + at, of_q.pieces[panel]);
+      store_piece(to.k[panel] + at, of_k.pieces[panel]);
+    }
   }
 }
 
@@ -129,114 +175,129 @@ __device__ inline void multiply_vectors(int warp, int lane, const Vectors& vecto
   }
 }
 
-// A and P of a value head from these, with its gates: A goes to shared memory for the solve, P to
-// memory.
+// A and P of a value head from these, with its gates.
 __device__ inline void apply_gates(int warp, int lane, const float (&log_decay)[kDeltaChunk],
                                    const float (&beta)[kDeltaChunk], const Products& products,
-                                   uint16_t* p, Shared& shared) {
+                                   Shared& shared) {
 #pragma unroll
-  for (int block = 0; block < kBlocks; ++block) {
-    if (block > warp) continue;
+  for (int half = 0; half < 2; ++half) {  // rows g, then g + 8
+    const int row = kBlock * warp + lane / 4 + 8 * half;
+    const float g = log_decay[row];
+    const float of_row = beta[row];
 #pragma unroll
-    for (int e = 0; e < 8; e += 2) {  // tile of columns, then row g or g + 8
-      const int tile = e / 4;
-      const int half = e / 2 % 2;
-      const int row = kBlock * warp + lane / 4 + 8 * half;
-      const int column = kBlock * block + 8 * tile + lane % 4 * 2;
-      const float g = log_decay[row];
-      // Masked before the exponential: of a later row it may overflow.
-      const float low = column <= row ? expf(g - log_decay[column]) : 0.0f;
-      const float high = column + 1 <= row ? expf(g - log_decay[column + 1]) : 0.0f;
-      const float(&of_keys)[4] = products.keys[block][tile];
-      const float(&of_queries)[4] = products.queries[block][tile];
-      shared.a[row][column] = column < row ? beta[row] * low * of_keys[2 * half] : 0.0f;
-      shared.a[row][column + 1] =
-          column + 1 < row ? beta[row] * high * of_keys[2 * half + 1] : 0.0f;
-      store_pair(p + row * kDeltaChunk + column, low * of_queries[2 * half],
-                 high * of_queries[2 * half + 1]);
+    for (int block = 0; block < kBlocks; ++block) {
+      if (block > warp) continue;
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const int column = kBlock * block + 8 * tile + lane % 4 * 2;
+        // Masked before the exponential: of a later row it may overflow.
+        const float2 from = *reinterpret_cast<const float2*>(&log_decay[column]);
+        const float low = exp2_approx(column <= row ? g - from.x : -INFINITY);
+        const float high = exp2_approx(column < row ? g - from.y : -INFINITY);
+        const float(&of_keys)[4] = products.keys[block][tile];
+        const float(&of_queries)[4] = products.queries[block][tile];
+        const float2 a = {column < row ? of_row * low * of_keys[2 * half] : 0.0f,
+                          column + 1 < row ? of_row * high * of_keys[2 * half + 1] : 0.0f};
+        *reinterpret_cast<float2*>(&shared.a[row][column]) = a;
+        store_pair(&shared.factors.p[row][column], low * of_queries[2 * half],
+                   high * of_queries[2 * half + 1]);
+      }
     }
   }
 }
 
-// The inverses of the blocks on the diagonal: thread 16 b + c has column c of block b.
-__device__ inline void solve_diagonal(int thread, Shared& shared) {
-  if (thread >= kDeltaChunk) return;
-  const int first = thread / kBlock * kBlock;
-  const int column = thread % kBlock;
+// The inverse of the warp's block on the diagonal: a lane of the first half has a column.
+__device__ inline void solve_diagonal(int warp, int lane, Shared& shared) {
+  if (lane >= kBlock) return;
+  const int first = kBlock * warp;
   float t[kBlock];
 #pragma unroll
   for (int i = 0; i < kBlock; ++i) {
-    float sum = i == column ? 1.0f : 0.0f;
+    float sum = i == lane ? 1.0f : 0.0f;
 #pragma unroll
     for (int j = 0; j < i; ++j) sum = fmaf(-shared.a[first + i][first + j], t[j], sum);
     t[i] = sum;
-    shared.solve.t[first + i][first + column] = sum;
+    shared.factors.t[first + i][first + lane] = sum;
   }
 }
 
-// Adds the products of four numbers of row r of `rows`, whose rows are kFloats apart, and four of a
-// column to sums[r], in their order, or takes them away. One load brings four numbers of a row, the
-// same for all lanes.
-template <bool kAdds, int kRows>
-__device__ __forceinline__ void add_four(const float* rows, const float* column, int column_stride,
-                                         float (&sums)[kRows]) {
-  float x[4];
+// sum += a b, of 16 rows and 8 columns, over 16; a and b are in f32. Of a number, what tf32 keeps
+// and what is left are multiplied apart, and only products of two rests are left out: an error of
+// 2^-22 of a product.
+__device__ inline void multiply_f32(const float* a, const float* b, int lane, float (&sum)[4]) {
+  const int g = lane / 4, c = lane % 4;
+  float rest[4] = {};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float number = column[i * column_stride];
-    x[i] = kAdds ? number : -number;
+  for (int k = c; k < c + kBlock; k += 8) {
+    const Tf32Parts<4> left({a[g * kFloats + k], a[(g + 8) * kFloats + k], a[g * kFloats + k + 4],
+                             a[(g + 8) * kFloats + k + 4]});
+    const Tf32Parts<2> right({b[k * kFloats + g], b[(k + 4) * kFloats + g]});
+    multiply_tf32(rest, left.rest, right.kept);
+    multiply_tf32(rest, left.kept, right.rest);
+    multiply_tf32(sum, left.kept, right.kept);
   }
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const float4 four = *reinterpret_cast<const float4*>(rows + r * kFloats);
-    sums[r] = fmaf(four.x, x[0], sums[r]);
-    sums[r] = fmaf(four.y, x[1], sums[r]);
-    sums[r] = fmaf(four.z, x[2], sums[r]);
-    sums[r] = fmaf(four.w, x[3], sums[r]);
-  }
+  for (int e = 0; e < 4; ++e) sum[e] += rest[e];
 }
 
-// Rows of block `block` of T, left of the diagonal: a thread has a column and eight rows.
-__device__ inline void solve_row(int block, int thread, Shared& shared) {
-  constexpr int kRows = kBlock * kDeltaChunk / kThreads;
-  const int column = thread % kDeltaChunk;
-  const int first = thread / kDeltaChunk * kRows;
-  const int top = kBlock * block;
-  const bool exists = column < top;
-  Solve& solve = shared.solve;
-  float sum[kRows] = {};
-  // T is 0 above the diagonal blocks, where nothing has been written.
-  for (int m = column / kBlock * kBlock; exists && m < top; m += 4) {
-    add_four<true>(&shared.a[top + first][m], &solve.t[m][column], kFloats, sum);
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) solve.sum[first + r][column] = sum[r];
-  __syncthreads();  // all rows of the sum are there
-  float own[kRows] = {};
-#pragma unroll
-  for (int m = 0; m < kBlock; m += 4) {
-    add_four<false>(&solve.t[top + first][top + m], &solve.sum[m][column], kDeltaChunk, own);
-  }
-  __syncthreads();  // the sum has been read, and the diagonal block, which is not overwritten
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    if (exists) solve.t[top + first + r][column] = own[r];
-  }
-  __syncthreads();
+__device__ inline void store_half(const float (&sum)[4], float sign, int lane, float* to) {
+  const int g = lane / 4, c = lane % 4;
+  *reinterpret_cast<float2*>(to + g * kFloats + 2 * c) = {sign * sum[0], sign * sum[1]};
+  *reinterpret_cast<float2*>(to + (g + 8) * kFloats + 2 * c) = {sign * sum[2], sign * sum[3]};
 }
 
-// T = (I + A)^-1, written as the left operand of the scan's product, two numbers at a time.
-__device__ inline void solve_and_write(int thread, uint16_t* to, Shared& shared) {
-  solve_diagonal(thread, shared);
+// T below its diagonal blocks, a half of a block (8 columns) a warp at a time. With M_ij = T_ii
+// A_ij, which takes the place of A_ij, T_ij = -(sum over j <= m < i of M_im T_mj): blocks of the
+// same distance to the diagonal do not wait for each other.
+__device__ inline void solve(int warp, int lane, Shared& shared) {
+  const auto block = [](float(*m)[kFloats], int i, int j) { return &m[kBlock * i][kBlock * j]; };
+  constexpr int kHalves = kBlocks * (kBlocks - 1);
+#pragma unroll 1
+  for (int half = warp; half < kHalves; half += kWarps) {
+    const int pair = half / 2;
+    const int i = pair < 1 ? 1 : pair < 3 ? 2 : 3;
+    float* const a = block(shared.a, i, pair - i * (i - 1) / 2) + half % 2 * 8;
+    float sum[4] = {};
+    multiply_f32(block(shared.factors.t, i, i), a, lane, sum);
+    __syncwarp();  // all lanes have read A
+    store_half(sum, 1.0f, lane, a);
+  }
   __syncthreads();
 #pragma unroll 1
-  for (int block = 1; block < kBlocks; ++block) solve_row(block, thread, shared);
-  for (int i = thread; i < kDeltaChunk * kDeltaChunk / 2; i += kThreads) {
-    const int row = 2 * i / kDeltaChunk;
-    const int column = 2 * i % kDeltaChunk;
-    if (column / kBlock > row / kBlock) continue;
-    const float* t = &shared.solve.t[row][column];
-    store_pair(to + row * kDeltaChunk + column, t[0], t[1]);
+  for (int distance = 1; distance < kBlocks; ++distance) {
+#pragma unroll 1
+    for (int half = warp; half < 2 * (kBlocks - distance); half += kWarps) {
+      const int j = half / 2;
+      const int i = j + distance;
+      const int column = half % 2 * 8;
+      float sum[4] = {};
+      for (int m = j; m < i; ++m) {
+        multiply_f32(block(shared.a, i, m), block(shared.factors.t, m, j) + column, lane, sum);
+      }
+      store_half(sum, -1.0f, lane, block(shared.factors.t, i, j) + column);
+    }
+    __syncthreads();
+  }
+}
+static_assert(kBlocks == 4, "pairs of blocks are counted in solve()");
+
+// Writes T, rounded, and P, 16 bytes at a time.
+__device__ inline void write_factors(int thread, const Factors& factors, ChunkFactors& to) {
+  constexpr int kPieces = kPanelWidth / 8;
+#pragma unroll
+  for (int i = thread; i < kDeltaChunk * kPieces; i += kThreads) {
+    const int row = i / kPieces;
+    const int column = i % kPieces * 8;
+    uint4 of_t = {}, of_p = {};
+    if (column / kBlock <= row / kBlock) {
+      float t[8];
+      load_four(&factors.t[row][column], t);
+      load_four(&factors.t[row][column + 4], t + 4);
+      of_t = packed(t, 1.0f);
+      of_p = *reinterpret_cast<const uint4*>(&factors.p[row][column]);
+    }
+    store_piece(to.t + in_panel(row, column), of_t);
+    store_piece(to.p + in_panel(row, column), of_p);
   }
 }
 
@@ -267,11 +328,13 @@ __global__ void __launch_bounds__(kThreads, 4) make_factors(const ChunkCall call
     }
     __syncthreads();  // gates are there, and vectors have been read: T takes their place
     for (int32_t i = 0; i < count; ++i) {
-      uint16_t* const factors = call.factors_of(slot, first_head + i);
-      apply_gates(warp, lane, shared.log_decay[i], shared.beta[i], products,
-                  factors + kDeltaChunk * kDeltaChunk, shared);
-      __syncthreads();  // A is there, and T of the head before has been read
-      solve_and_write(thread, factors, shared);
+      apply_gates(warp, lane, shared.log_decay[i], shared.beta[i], products, shared);
+      __syncthreads();  // A is there
+      solve_diagonal(warp, lane, shared);
+      __syncthreads();  // the diagonal blocks are there
+      solve(warp, lane, shared);
+      write_factors(thread, shared.factors, *call.factors_of(slot, first_head + i));
+      __syncthreads();  // T and P have been read
     }
   }
 }

@@ -1,6 +1,7 @@
 // The chunks of a sequence's rows in a call, and what the kernels leave for each other of one.
 //
-// Used by steps.cu, chunk_factors.cu and chunk_scan.cu, which must agree. Thread rule: device code.
+// Used by steps.cu, chunk_factors.cu and the kernels of chunk_walk.cuh, which must agree. Thread
+// rule: device code.
 //
 // The chunk form. A step is
 //   S_i = e^g_i S_(i-1) + k_i d_i^T,  d_i = beta_i (v_i - e^g_i S_(i-1)^T k_i),  o_i = S_i^T q_i
@@ -18,6 +19,7 @@
 #pragma once
 
 #include "ops/cuda/delta/delta_rule.cuh"
+#include "ops/cuda/delta/panel.cuh"
 #include "ops/cuda/delta/sequence_part.cuh"
 
 namespace sluice::cuda {
@@ -64,29 +66,49 @@ __device__ inline int32_t chunk_in_slot(const PassRows& rows, int32_t slot) {
 // Sizes of the heads that have a chunk kernel.
 inline constexpr int kChunkDim = 128;
 
-// What chunk_factors.cu leaves of the chunk of each slot in [first_slot, first_slot + num_slots).
+// What chunk_factors.cu leaves of a chunk: of a key head,
+struct ChunkVectors {
+  Panel q[kChunkDim / kPanelWidth];  // normalised
+  Panel k[kChunkDim / kPanelWidth];
+};
+// and of a value head, with zeros above the diagonal.
+struct ChunkFactors {
+  Panel t;
+  Panel p;
+};
+static_assert(kDeltaChunk == kPanelWidth, "T and P are a panel each");
+struct alignas(16) ChunkGates {
+  float decay[kDeltaChunk];  // exp(G)
+  float beta[kDeltaChunk];
+  float left[kDeltaChunk];  // exp(G of the last row - G)
+};
+
+// A round: the chunks of the slots in [first_slot, first_slot + num_slots).
 struct ChunkCall {
   RuleCall rule;
-  uint16_t* vectors;   // bf16 [slot][k head][q, k][kDeltaChunk][kChunkDim], normalised
-  uint16_t* factors;   // bf16 [slot][v head][T, P][kDeltaChunk][kDeltaChunk]; above the diagonal
-                       // blocks of 16 nothing is written or read
-  float* gates;        // [slot][v head][3][kDeltaChunk]: exp(G), beta, exp(G of the last row - G)
-  int32_t first_slot;  // of the round
+  ChunkVectors* vectors;  // [slot][k head]
+  ChunkFactors* factors;  // [slot][v head]
+  ChunkGates* gates;      // [slot][v head]
+  int32_t first_slot;
   int32_t num_slots;
 
   // Places of one slot and head. REQUIRES: the slot is of the round.
-  __device__ uint16_t* vectors_of(int32_t slot, int32_t k_head) const {
-    const int64_t index = int64_t{slot - first_slot} * rule.states.shape.num_k_heads + k_head;
-    return vectors + index * 2 * kDeltaChunk * kChunkDim;
+  __device__ ChunkVectors* vectors_of(int32_t slot, int32_t k_head) const {
+    return vectors + int64_t{slot - first_slot} * rule.states.shape.num_k_heads + k_head;
   }
-  __device__ uint16_t* factors_of(int32_t slot, int32_t v_head) const {
-    const int64_t index = int64_t{slot - first_slot} * rule.states.shape.num_v_heads + v_head;
-    return factors + index * 2 * kDeltaChunk * kDeltaChunk;
+  __device__ ChunkFactors* factors_of(int32_t slot, int32_t v_head) const {
+    return factors + int64_t{slot - first_slot} * rule.states.shape.num_v_heads + v_head;
   }
-  __device__ float* gates_of(int32_t slot, int32_t v_head) const {
-    const int64_t index = int64_t{slot - first_slot} * rule.states.shape.num_v_heads + v_head;
-    return gates + index * 3 * kDeltaChunk;
+  __device__ ChunkGates* gates_of(int32_t slot, int32_t v_head) const {
+    return gates + int64_t{slot - first_slot} * rule.states.shape.num_v_heads + v_head;
   }
 };
+
+// Blocks of a walk over the chunks of a round: those of columns of all value heads; sequences.
+inline dim3 scan_grid(const ChunkCall& call) {
+  const DeltaShape& shape = call.rule.states.shape;
+  return {static_cast<unsigned>(shape.num_v_heads * (shape.v_dim / kDeltaColumns)),
+          static_cast<unsigned>(call.rule.rows.num_seqs)};
+}
 
 }  // namespace sluice::cuda

@@ -20,9 +20,9 @@ struct SlotBytes {
   size_t gates;
 
   explicit SlotBytes(const DeltaShape& shape)
-      : vectors(static_cast<size_t>(shape.num_k_heads) * 2 * kDeltaChunk * kChunkDim * 2),
-        factors(static_cast<size_t>(shape.num_v_heads) * 2 * kDeltaChunk * kDeltaChunk * 2),
-        gates(static_cast<size_t>(shape.num_v_heads) * 3 * kDeltaChunk * sizeof(float)) {}
+      : vectors(static_cast<size_t>(shape.num_k_heads) * sizeof(ChunkVectors)),
+        factors(static_cast<size_t>(shape.num_v_heads) * sizeof(ChunkFactors)),
+        gates(static_cast<size_t>(shape.num_v_heads) * sizeof(ChunkGates)) {}
 
   size_t all() const { return vectors + factors + gates; }
 };
@@ -47,17 +47,19 @@ void launch_chunks(CudaStream& stream, const RuleCall& rule) {
   // Vectors of all slots, then factors, then gates; each begins at a multiple of 256 bytes.
   const auto at_once = static_cast<size_t>(std::min(most, num_slots));
   std::byte* const data = attention_scratch(stream).data();
-  ChunkCall call{.rule = rule,
-                 .vectors = reinterpret_cast<uint16_t*>(data),
-                 .factors = reinterpret_cast<uint16_t*>(data + at_once * bytes.vectors),
-                 .gates = reinterpret_cast<float*>(data + at_once * (bytes.all() - bytes.gates)),
-                 .first_slot = 0,
-                 .num_slots = 0};
+  ChunkCall call{
+      .rule = rule,
+      .vectors = reinterpret_cast<ChunkVectors*>(data),
+      .factors = reinterpret_cast<ChunkFactors*>(data + at_once * bytes.vectors),
+      .gates = reinterpret_cast<ChunkGates*>(data + at_once * (bytes.all() - bytes.gates)),
+      .first_slot = 0,
+      .num_slots = 0};
+  const auto scan = has_warpgroup_scan(stream) ? launch_warpgroup_scan : launch_chunk_scan;
   for (int32_t slot = 0; slot < num_slots; slot += call.num_slots) {
     call.first_slot = slot;
     call.num_slots = std::min(most, num_slots - slot);
     launch_chunk_factors(stream, call);
-    launch_chunk_scan(stream, call);
+    scan(stream, call);
   }
 }
 

@@ -37,7 +37,12 @@ void launch_steps(CudaStream& stream, const RuleCall& call, StepRows which);
 void launch_chunk_factors(CudaStream& stream, const ChunkCall& call);
 void launch_chunk_scan(CudaStream& stream, const ChunkCall& call);
 
-// Shared memory of a block of the latter, more than some GPUs have.
+// The same walk by products of warpgroups. REQUIRES: has_warpgroup_scan(stream), of Hopper and a
+// build with sm_90a.
+bool has_warpgroup_scan(CudaStream& stream);
+void launch_warpgroup_scan(CudaStream& stream, const ChunkCall& call);
+
+// Shared memory of a block of launch_chunk_scan, more than some GPUs have.
 size_t chunk_scan_shared_bytes();
 
 }  // namespace sluice::cuda
