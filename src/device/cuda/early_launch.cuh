@@ -36,8 +36,11 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
-  // Percentage of the L1 cache's memory that becomes shared memory. -1: unchanged, or more
-  // where the kernel needs it. Each load in flight needs a line of the part that remains cache.
+  // Percentage of the L1 cache's memory that becomes shared memory. Each load in flight needs a
+  // line of the part that remains cache. -1: unchanged, or more where the kernel needs it; of a
+  // grid that leaves room on each multiprocessor, as those of a decode step, all. A multiprocessor
+  // changes the share only while it has no blocks, so that the next kernels would not begin beside
+  // this one.
   int shared_percent = -1;
   // Blocks of a cluster, neighbours along x; ignored before compute capability 9.0.
   int cluster_blocks = 0;  // 0: none
@@ -55,11 +58,17 @@ void launch_early(CudaStream& stream, void (*kernel)(Args...), const LaunchShape
     attribute.id = id;
     return attribute.val;
   };
-  if (shape.shared_percent >= 0) {
+  const cudaDeviceProp& gpu = stream.cuda_device().properties();
+  const bool starts_early = gpu.major >= 9;
+  const bool is_small = starts_early && shape.grid.x * shape.grid.y * shape.grid.z <=
+                                            static_cast<unsigned>(gpu.multiProcessorCount);
+  const int shared_percent =
+      shape.shared_percent < 0 && is_small ? cudaSharedmemCarveoutMaxShared : shape.shared_percent;
+  if (shared_percent >= 0) {
     add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout =
-        static_cast<unsigned>(shape.shared_percent);
+        static_cast<unsigned>(shared_percent);
   }
-  if (stream.cuda_device().properties().major >= 9) {
+  if (starts_early) {
     add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed =
         1;
     if (shape.cluster_blocks > 0) {

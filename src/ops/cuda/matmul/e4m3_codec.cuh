@@ -179,6 +179,7 @@ struct E4m3Codec {
   static constexpr int kScales = 1;
   static constexpr bool kHasZeros = false;
   static constexpr bool kHasOrders = false;
+  static constexpr bool kFitsBesideAttention = true;
 
   __device__ static int row_bytes(const Call& all) { return all.product.k; }
 

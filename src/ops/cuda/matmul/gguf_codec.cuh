@@ -70,6 +70,7 @@ struct GgufValueCodec {
   static constexpr int kScales = kWords.count;
   static constexpr bool kHasZeros = false;
   static constexpr bool kHasOrders = false;
+  static constexpr bool kFitsBesideAttention = false;
 
   __device__ static int row_bytes(const Call& all) {
     return static_cast<int>(all.layout.row_bytes);

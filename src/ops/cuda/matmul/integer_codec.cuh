@@ -87,6 +87,7 @@ struct IntegerValueCodec {
   static constexpr int kScales = kWhole ? 1 : kWords;  // of a group of 128
   static constexpr bool kHasZeros = true;
   static constexpr bool kHasOrders = kOrders;
+  static constexpr bool kFitsBesideAttention = !kOrders;
   static constexpr int kNeighbours = 8;  // of load_columns
 
   __device__ static int first_column(const Lane& lane) { return lane.quarter() * kWordColumns; }

@@ -128,10 +128,19 @@ class SharedSums {
 template <typename Codec, int kDepth, int kTiles = kRingTiles>
 using Ring = Stage<Codec, kTiles>[kRingWarps][kDepth];
 
+// Threads that launch bounds name: more than there are, for at most 80 registers a thread where
+// weights are copied while attention computes. A block then fits beside one of decode's windows (4
+// warps of 120 registers) and one that combines them (4 of 40): a quarter of a multiprocessor has
+// 16,384. With more registers, `o` begins after attention where all three meet, and the others wait
+// for these.
+template <typename Codec, int kDepth, bool kHigh, bool kGated>
+inline constexpr int kBoundThreads =
+    kDepth >= kRingDepth && !kHigh && !kGated && Codec::kFitsBesideAttention ? 704 : kRingThreads;
+
 // Codes are copied kDepth groups ahead, over the borders of parts too. Codec::add_group adds the
 // products of a group, times its scales, to sums.
 template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated, int kTiles>
-__global__ void __launch_bounds__(kRingThreads)
+__global__ void __launch_bounds__(kBoundThreads<Codec, kDepth, kHigh, kGated>)
     skinny_codes(const __grid_constant__ typename Codec::Call all) {
   auto* dynamic_shared = reinterpret_cast<std::byte*>(dynamic_shared_memory());
   auto& ring = *reinterpret_cast<Ring<Codec, kDepth, kTiles>*>(dynamic_shared);
@@ -255,8 +264,10 @@ inline bool takes_single_tiles(int32_t n, int32_t num_multiprocessors) {
 template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
 void launch_ring(CudaStream& stream, const typename Codec::Call& call) {
   // As many bytes on their way as with two tiles. More than 8 rows of x, gates and columns in
-  // orders, whose two tiles may be of different ones, keep two.
-  if constexpr (kDepth == kRingDepth && !kHigh && !kGated && !Codec::kHasOrders) {
+  // orders, whose two tiles may be of different ones, keep two. So do codes of 4 bits: x of a group
+  // costs a part as much as its codes, and an 8B model decodes 6 % slower with parts of one tile.
+  constexpr bool kOfBytes = Codec::kPieces > 1;
+  if constexpr (kDepth == kRingDepth && !kHigh && !kGated && !Codec::kHasOrders && kOfBytes) {
     if (takes_single_tiles(call.product.n, stream.cuda_device().properties().multiProcessorCount)) {
       return launch_parts<Codec, 2 * kDepth, kHigh, Out, kGated, 1>(stream, call);
     }
