@@ -37,10 +37,10 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;
   // Percentage of the L1 cache's memory that becomes shared memory. Each load in flight needs a
-  // line of the part that remains cache. -1: unchanged, or more where the kernel needs it; of a
-  // grid that leaves room on each multiprocessor, as those of a decode step, all. A multiprocessor
-  // changes the share only while it has no blocks, so that the next kernels would not begin beside
-  // this one.
+  // line of the part that remains cache. -1: for a grid of at most one block a multiprocessor,
+  // where blocks start early, all of it. The kernels of a decode step have such grids, and begin
+  // beside each other only where they agree: a multiprocessor that has blocks keeps its share. For
+  // other grids: unchanged, or more where the kernel needs it.
   int shared_percent = -1;
   // Blocks of a cluster, neighbours along x; ignored before compute capability 9.0.
   int cluster_blocks = 0;  // 0: none
@@ -60,8 +60,8 @@ void launch_early(CudaStream& stream, void (*kernel)(Args...), const LaunchShape
   };
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
   const bool starts_early = gpu.major >= 9;
-  const bool is_small = starts_early && shape.grid.x * shape.grid.y * shape.grid.z <=
-                                            static_cast<unsigned>(gpu.multiProcessorCount);
+  const bool is_small = starts_early && uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z <=
+                                            static_cast<uint64_t>(gpu.multiProcessorCount);
   const int shared_percent =
       shape.shared_percent < 0 && is_small ? cudaSharedmemCarveoutMaxShared : shape.shared_percent;
   if (shared_percent >= 0) {

@@ -54,6 +54,9 @@ __device__ inline Bf16x8 pack(const float (&values)[8]) {
   return packed;
 }
 
+// e^x = 2^(kLog2E x).
+inline constexpr float kLog2E = 1.4426950408889634f;
+
 // The sum over groups of `kWidth` neighbouring lanes, the same bits in each of them.
 template <int kWidth>
 __device__ inline float group_sum(float value) {

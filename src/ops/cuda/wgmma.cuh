@@ -10,12 +10,22 @@
 
 #include <cstdint>
 
+#include "ops/cuda/shared_copy.cuh"
+
 namespace sluice::cuda {
 
 // Rows of a shared-memory tile are 128 bytes (64 channels), and 8 of them make the unit in which
 // 16-byte chunks are swizzled: chunk c of row r lies at chunk c ^ (r % 8).
 inline constexpr int kSwizzleRowBytes = 128;
 inline constexpr int kSwizzleUnitBytes = 8 * kSwizzleRowBytes;
+
+// The first unit in dynamic shared memory, which may begin anywhere in one: a kernel asks for
+// kSwizzleUnitBytes more than it needs.
+template <typename Byte>
+__device__ __forceinline__ Byte* first_unit(Byte* bytes) {
+  const uint32_t beyond = shared_address(bytes) % kSwizzleUnitBytes;
+  return bytes + (kSwizzleUnitBytes - beyond) % kSwizzleUnitBytes;
+}
 
 // Describes an operand in shared memory with the 128-byte swizzle. Its base is 1024-byte aligned;
 // an address inside a unit may be advanced along the row by 32 bytes, 16 channels.

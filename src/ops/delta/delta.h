@@ -147,7 +147,7 @@ struct DeltaRuleArgs {
 // Types: f32. Sums over k_dim go up, one product and one sum at a time: each column of S is
 // independent of the others, so that the bits depend neither on vector widths nor on threads; CUDA
 // gives those of the CPU. There chunks of heads of 128 x 128 are computed as matrices instead, with
-// operands in bf16, or in f32 where they are solved; S and the sums are f32.
+// operands in bf16, or in pairs of tf32 where they are solved; S and the sums are f32.
 // Aliasing: `out` overlaps nothing.
 // Order: enqueue only; calls of one layer and pass in the order of their rows, after short_conv.
 // Errors: those of every op; on CUDA kUnsupported, thrown by the call, for a k_dim above

@@ -15,11 +15,10 @@
 #include <cuda_bf16.h>
 
 #include "ops/cuda/attention/prefill/params.h"
+#include "ops/cuda/common.cuh"
 #include "ops/cuda/instructions.cuh"
 
 namespace sluice::cuda {
-
-inline constexpr float kLog2E = 1.4426950408889634f;
 
 // Position after the last token of a list: larger than every token.
 inline constexpr int32_t kNoToken = 0x7fffffff;

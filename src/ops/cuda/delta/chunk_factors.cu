@@ -4,7 +4,7 @@
 // With G the sums of log decays up to a row:
 //   A_ij = beta_i exp(G_i - G_j) k_i.k_j for j < i,  P_ij = exp(G_i - G_j) q_i.k_j for j <= i
 // Products have bf16 operands; T is solved in blocks of 16 rows: those on the diagonal by
-// substitution in f32, a column a lane, and the others by products of tf32 as exact as f32. Bound:
+// substitution in f32, a column a lane, and the others by products of pairs of tf32. Bound:
 // per chunk 1.3 MFLOP of products and 64 KiB read for a key head, .2 MFLOP of the solve and 27 KiB
 // written for each of its value heads. Tile: a chunk of a key head, whose k_i.k_j and q_i.k_j stay
 // in registers for its value heads. Thread rule: enqueue only.
@@ -28,8 +28,7 @@ static_assert(kBlocks == kWarps, "a warp has 16 rows of a product");
 constexpr int kWidth = kChunkDim + kRowPadding;
 constexpr int kPWidth = kDeltaChunk + kRowPadding;
 constexpr int kFloats = kDeltaChunk + 4;  // of a row: whole float4, in different banks
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr int kHeadsAtOnce = kWarps;  // value heads whose gates are made together, a warp each
+constexpr int kHeadsAtOnce = kWarps;      // value heads whose gates are made together, a warp each
 
 // Queries and keys as operands of products: bf16, rows padded.
 struct Vectors {
@@ -53,21 +52,15 @@ struct Shared {
   float beta[kHeadsAtOnce][kDeltaChunk];
 };
 
+__device__ __forceinline__ void store_piece(uint16_t* to, const Bf16x8& piece) {
+  *reinterpret_cast<Bf16x8*>(to) = piece;
+}
 __device__ __forceinline__ void load_four(const float* from, float* to) {
   const float4 four = *reinterpret_cast<const float4*>(from);
   to[0] = four.x;
   to[1] = four.y;
   to[2] = four.z;
   to[3] = four.w;
-}
-
-// Eight numbers times a factor, rounded to bf16: a piece of a row.
-__device__ __forceinline__ uint4 packed(const float (&x)[8], float factor) {
-  return {pack_pair(x[0] * factor, x[1] * factor), pack_pair(x[2] * factor, x[3] * factor),
-          pack_pair(x[4] * factor, x[5] * factor), pack_pair(x[6] * factor, x[7] * factor)};
-}
-__device__ __forceinline__ void store_piece(uint16_t* to, const uint4& piece) {
-  *reinterpret_cast<uint4*>(to) = piece;
 }
 
 // Sums up the log decays of the rows of a value head; a warp, two rows a lane. `place`: of the head
@@ -104,7 +97,7 @@ static_assert(kRowLanes * 8 == kPanelWidth, "a lane has a piece of each panel");
 
 // A row of eight lanes, normalised and rounded to bf16.
 struct VectorRow {
-  uint4 pieces[kPanels];
+  Bf16x8 pieces[kPanels];
 };
 __device__ inline VectorRow normalized(const float* x, float scale, int piece) {
   float values[kPanels][8];
@@ -121,7 +114,11 @@ __device__ inline VectorRow normalized(const float* x, float scale, int piece) {
   const float factor = scale / sqrtf(group_sum<kRowLanes>(squares) + 1e-6f);
   VectorRow row;
 #pragma unroll
-  for (int panel = 0; panel < kPanels; ++panel) row.pieces[panel] = packed(values[panel], factor);
+  for (int panel = 0; panel < kPanels; ++panel) {
+#pragma unroll
+    for (float& value : values[panel]) value *= factor;
+    row.pieces[panel] = pack(values[panel]);
+  }
   return row;
 }
 
@@ -221,10 +218,26 @@ __device__ inline void solve_diagonal(int warp, int lane, Shared& shared) {
   }
 }
 
-// sum += a b, of 16 rows and 8 columns, over 16; a and b are in f32. Of a number, what tf32 keeps
-// and what is left are multiplied apart, and only products of two rests are left out: an error of
-// 2^-22 of a product.
-__device__ inline void multiply_f32(const float* a, const float* b, int lane, float (&sum)[4]) {
+// Numbers as operands in tf32: the bits that it has, and the rest, of which it keeps the first.
+template <int kCount>
+struct Tf32Parts {
+  uint32_t kept[kCount];
+  uint32_t rest[kCount];
+
+  __device__ __forceinline__ explicit Tf32Parts(const float (&numbers)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      kept[i] = __float_as_uint(numbers[i]) & 0xffffe000;
+      rest[i] = __float_as_uint(numbers[i] - __uint_as_float(kept[i]));
+    }
+  }
+};
+
+// sum += a b, of 16 rows and 8 columns, over 16; a and b are in f32. What tf32 keeps of a number
+// and what is left of it are multiplied apart. Left out are products of two rests, and bits of a
+// rest that tf32 does not have: less than 2^-19 of a product, where T is rounded to 2^-9
+// afterwards.
+__device__ inline void multiply_split(const float* a, const float* b, int lane, float (&sum)[4]) {
   const int g = lane / 4, c = lane % 4;
   float rest[4] = {};
 #pragma unroll
@@ -258,7 +271,7 @@ __device__ inline void solve(int warp, int lane, Shared& shared) {
     const int i = pair < 1 ? 1 : pair < 3 ? 2 : 3;
     float* const a = block(shared.a, i, pair - i * (i - 1) / 2) + half % 2 * 8;
     float sum[4] = {};
-    multiply_f32(block(shared.factors.t, i, i), a, lane, sum);
+    multiply_split(block(shared.factors.t, i, i), a, lane, sum);
     __syncwarp();  // all lanes have read A
     store_half(sum, 1.0f, lane, a);
   }
@@ -272,7 +285,7 @@ __device__ inline void solve(int warp, int lane, Shared& shared) {
       const int column = half % 2 * 8;
       float sum[4] = {};
       for (int m = j; m < i; ++m) {
-        multiply_f32(block(shared.a, i, m), block(shared.factors.t, m, j) + column, lane, sum);
+        multiply_split(block(shared.a, i, m), block(shared.factors.t, m, j) + column, lane, sum);
       }
       store_half(sum, -1.0f, lane, block(shared.factors.t, i, j) + column);
     }
@@ -288,13 +301,13 @@ __device__ inline void write_factors(int thread, const Factors& factors, ChunkFa
   for (int i = thread; i < kDeltaChunk * kPieces; i += kThreads) {
     const int row = i / kPieces;
     const int column = i % kPieces * 8;
-    uint4 of_t = {}, of_p = {};
+    Bf16x8 of_t = {}, of_p = {};
     if (column / kBlock <= row / kBlock) {
       float t[8];
       load_four(&factors.t[row][column], t);
       load_four(&factors.t[row][column + 4], t + 4);
-      of_t = packed(t, 1.0f);
-      of_p = *reinterpret_cast<const uint4*>(&factors.p[row][column]);
+      of_t = pack(t);
+      of_p = *reinterpret_cast<const Bf16x8*>(&factors.p[row][column]);
     }
     store_piece(to.t + in_panel(row, column), of_t);
     store_piece(to.p + in_panel(row, column), of_p);

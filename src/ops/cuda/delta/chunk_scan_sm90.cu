@@ -41,13 +41,7 @@ struct Shared {
   Rows out;
   uint64_t arrived[2];
 };
-// Dynamic shared memory may begin anywhere in a unit.
 constexpr size_t kSharedBytes = sizeof(Shared) + kSwizzleUnitBytes;
-
-__device__ inline Shared& shared_of(unsigned char* bytes) {
-  const uint32_t beyond = shared_address(bytes) % kSwizzleUnitBytes;
-  return *reinterpret_cast<Shared*>(bytes + (kSwizzleUnitBytes - beyond) % kSwizzleUnitBytes);
-}
 
 // Starts the copies of a chunk's matrices, in one thread.
 __device__ inline void copy_matrices(const ChunkCall& call, const Head& head, int32_t slot,
@@ -205,7 +199,7 @@ __device__ inline void compute_chunk(const Place& place, const Stage& stage, OfR
 
 // grid: blocks of columns of all value heads; sequences.
 __global__ void __launch_bounds__(kScanThreads) scan_by_warpgroups(const ChunkCall call) {
-  Shared& shared = shared_of(dynamic_shared_memory());
+  auto& shared = *reinterpret_cast<Shared*>(first_unit(dynamic_shared_memory()));
   let_next_kernel_start();
   const DeltaStates& states = call.rule.states;
   const Head head = head_of_block(states.shape);

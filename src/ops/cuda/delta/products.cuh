@@ -79,21 +79,6 @@ __device__ __forceinline__ void multiply_pair(float (&low)[4], float (&high)[4],
   multiply(high, a, b[2], b[3]);
 }
 
-// Numbers as operands in tf32: the bits that it has, and the rest, of which it keeps the first.
-template <int kCount>
-struct Tf32Parts {
-  uint32_t kept[kCount];
-  uint32_t rest[kCount];
-
-  __device__ __forceinline__ explicit Tf32Parts(const float (&numbers)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      kept[i] = __float_as_uint(numbers[i]) & 0xffffe000;
-      rest[i] = __float_as_uint(numbers[i] - __uint_as_float(kept[i]));
-    }
-  }
-};
-
 // d += a b by mma.m16n8k8 in tf32: a has rows g and g + 8 of column c, then of column c + 4; b has
 // column g of rows c and c + 4; d is as above.
 __device__ __forceinline__ void multiply_tf32(float (&d)[4], const uint32_t (&a)[4],

@@ -257,8 +257,7 @@ __device__ inline void begin_pipeline(Shared<Form, kStages>& shared) {
 
 template <typename Form, int kStages>
 __device__ inline Shared<Form, kStages>& shared_of(std::byte* bytes) {
-  return *reinterpret_cast<Shared<Form, kStages>*>(bytes +
-                                                   (1024 - shared_address(bytes) % 1024) % 1024);
+  return *reinterpret_cast<Shared<Form, kStages>*>(first_unit(bytes));
 }
 
 // Weights as [expert][8 rows][half][row][column]: a box has 8 rows of gate, the same of up, and so

@@ -131,8 +131,7 @@ using Ring = Stage<Codec, kTiles>[kRingWarps][kDepth];
 // Threads that launch bounds name: more than there are, for at most 80 registers a thread where
 // weights are copied while attention computes. A block then fits beside one of decode's windows (4
 // warps of 120 registers) and one that combines them (4 of 40): a quarter of a multiprocessor has
-// 16,384. With more registers, `o` begins after attention where all three meet, and the others wait
-// for these.
+// 16,384. With more, a block of `o` would wait for the end of attention where all three meet.
 template <typename Codec, int kDepth, bool kHigh, bool kGated>
 inline constexpr int kBoundThreads =
     kDepth >= kRingDepth && !kHigh && !kGated && Codec::kFitsBesideAttention ? 704 : kRingThreads;

@@ -16,7 +16,6 @@ namespace sluice::cuda {
 
 inline constexpr int32_t kTileTokens = 16;
 inline constexpr int32_t kStripTokens = 32;  // of a window, computed from the empty state
-inline constexpr float kLog2E = 1.4426950408889634f;
 
 // The row of a sequence and what it sees of the run.
 struct DecodeRow {

@@ -103,11 +103,10 @@ __device__ __forceinline__ void begin_pipeline(Shared<C>& shared, const CUtensor
   __syncthreads();
 }
 
-// The CTA's shared memory. The runtime promises 16-byte alignment; the swizzle needs 1024.
+// The CTA's shared memory.
 template <typename SharedType>
 __device__ __forceinline__ SharedType& aligned_shared(std::byte* bytes) {
-  const uint32_t misaligned = shared_address(bytes) % 1024;
-  return *reinterpret_cast<SharedType*>(bytes + (1024 - misaligned) % 1024);
+  return *reinterpret_cast<SharedType*>(first_unit(bytes));
 }
 
 // The dynamic shared memory of a kernel, with room to align it.

@@ -13,6 +13,12 @@ namespace sluice::cuda {
 inline constexpr int kSwizzleRowBytes = 128;
 inline constexpr int kSwizzleUnitBytes = 8 * kSwizzleRowBytes;
 
+// Of a block it begins with one.
+template <typename Byte>
+Byte* first_unit(Byte* bytes) {
+  return bytes;
+}
+
 inline uint64_t matrix_descriptor(uint32_t shared_address, uint32_t block_stride_bytes,
                                   uint32_t unit_stride_bytes) {
   return uint64_t{unit_stride_bytes} << 40 | uint64_t{block_stride_bytes} << 20 | shared_address;

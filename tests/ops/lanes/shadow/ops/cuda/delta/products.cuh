@@ -60,19 +60,6 @@ inline void multiply_pair(float (&low)[4], float (&high)[4], const uint32_t (&a)
   multiply_tile(high, a, b[2], b[3]);
 }
 
-template <int kCount>
-struct Tf32Parts {
-  uint32_t kept[kCount];
-  uint32_t rest[kCount];
-
-  explicit Tf32Parts(const float (&numbers)[kCount]) {
-    for (int i = 0; i < kCount; ++i) {
-      kept[i] = __float_as_uint(numbers[i]) & 0xffffe000;
-      rest[i] = __float_as_uint(numbers[i] - __uint_as_float(kept[i]));
-    }
-  }
-};
-
 // Bits that tf32 does not have are not read.
 inline void multiply_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   const int g = lanes::lane() / 4, c = lanes::lane() % 4;
