@@ -3,8 +3,9 @@
 //
 //   cuda_delta_bench
 //
-// Heads are those of Qwen3.5-27B (16 + 48) and of Qwen3.5-35B-A3B (16 + 32). Times are those of
-// graph replays; decode steps go over states of several layers, so that none is in the L2.
+// Heads are those of Qwen3.5-27B (16 + 48) and of Qwen3.5-35B-A3B (16 + 32), and 16 + 64, of which
+// FlashInfer publishes rates. Times are those of graph replays; decode steps go over states of
+// several layers, so that none is in the L2.
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
@@ -119,11 +120,12 @@ int run(int, char**) {
   const double copy_rate = bench.copy_rate();
   fmt::print("GPU: {}, device-to-device copy {:.0f} GB/s (read plus written)\n",
              bench.device().info().name, copy_rate * 1e-9);
-  for (const int32_t v_heads : {48, 32}) {
+  for (const int32_t v_heads : {64, 48, 32}) {
     for (const int32_t num_seqs : {1, 4, 16, 64}) {
       bench_decode(bench, copy_rate, v_heads, num_seqs);
     }
-    for (const int32_t num_rows : {63, 2048, 8192}) bench_prefill(bench, v_heads, 1, num_rows);
+    for (const int32_t num_rows : {63, 2048, 8192, 16384})
+      bench_prefill(bench, v_heads, 1, num_rows);
     bench_prefill(bench, v_heads, 8, 1024);
   }
   return 0;

@@ -44,10 +44,11 @@
   OP(fetch_experts, FetchExpertsArgs)
 
 // Layers of the gated delta rule, and the gate of the attention between them.
-#define SLUICE_DELTA_OPS(OP)    \
-  OP(short_conv, ShortConvArgs) \
-  OP(delta_rule, DeltaRuleArgs) \
-  OP(gated_norm, GatedNormArgs) \
+#define SLUICE_DELTA_OPS(OP)      \
+  OP(short_conv, ShortConvArgs)   \
+  OP(delta_rule, DeltaRuleArgs)   \
+  OP(gated_norm, GatedNormArgs)   \
+  OP(delta_mixer, DeltaMixerArgs) \
   OP(sigmoid_gate, SigmoidGateArgs)
 
 // Blocks of the host tier, and pages of decode.

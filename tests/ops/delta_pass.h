@@ -116,6 +116,25 @@ class DeltaPass {
             .out = rule_out.rows(begin, count)};
   }
 
+  // All rows, whose rule reads what the convolution wrote.
+  DeltaMixerArgs mixer(Machine& machine) const {
+    DeltaMixerArgs args{.conv = conv(0, num_rows_), .rule = rule(0, num_rows_), .norm = {}};
+    args.rule.mixed = conv_out;
+    const int64_t v_width = shape_.v_width();
+    args.norm = {
+        .x = rule_out,
+        .gate = machine.tensor(random_bf16(num_rows_ * (v_width + 3), 8), {num_rows_, v_width + 3}),
+        .gate_column = 2,
+        .weight = machine.tensor(random_floats(shape_.v_dim, 9), {int64_t{shape_.v_dim}}),
+        .out = machine.tensor(DType::kBF16, {num_rows_, v_width})};
+    return args;
+  }
+  void write_where_it_reads() { rows_.write_slots = rows_.read_slots; }
+  std::vector<std::byte> all_states() const {
+    const std::byte* from = states_.base;
+    return {from, from + static_cast<size_t>(states_.num_slots) * states_.slot_bytes};
+  }
+
   // Runs both ops in calls that end at `ends`, the last of which is the number of rows, on the
   // device under test. `isa` is of the CPU's kernels.
   void run(const std::vector<int64_t>& ends, CpuIsa isa = best_kernels()) {

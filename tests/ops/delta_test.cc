@@ -92,6 +92,35 @@ TEST(Delta, AGpuHasTheBitsOfTheCpuInDecode) {
   EXPECT_TRUE(pass.bits() == expected.bits());
 }
 
+// The mixer of one row a sequence, of which some are the first of their texts, against its ops one
+// after the other on a CPU; and of more rows.
+TEST(Delta, AMixerHasTheBitsOfItsOps) {
+  for (const DeltaShape& shape : {kOdd, kPublished}) {
+    for (const int64_t rows_each : {1, 3}) {
+      for (const bool in_place : {false, true}) {
+        std::vector<Span> spans;
+        for (int32_t seq = 0; seq < 9; ++seq) spans.push_back({rows_each, seq % 4 * seq});
+        Machine machine;
+        DeltaPass expected(machine, shape, spans), pass(machine, shape, spans);
+        if (in_place) {
+          for (DeltaPass* each : {&expected, &pass}) each->write_where_it_reads();
+        }
+        const auto of_expected = expected.mixer(machine), of_pass = pass.mixer(machine);
+        on_cpu([&](Stream& cpu) {
+          short_conv(cpu, of_expected.conv);
+          delta_rule(cpu, of_expected.rule);
+          gated_norm(cpu, of_expected.norm);
+        });
+        delta_mixer(machine.stream(), of_pass);
+        machine.stream().synchronize();
+        EXPECT_TRUE(bytes_of(of_pass.norm.out) == bytes_of(of_expected.norm.out));
+        EXPECT_TRUE(bytes_of(pass.rule_out) == bytes_of(expected.rule_out));
+        EXPECT_TRUE(pass.all_states() == expected.all_states());
+      }
+    }
+  }
+}
+
 TEST(Delta, AnyCutGivesTheSameBits) {
   for (const DeltaShape& shape : {kOdd, kTwoBlocks, kPublished}) {
     const std::vector<Span> spans{

@@ -189,19 +189,24 @@ size_t DeltaNet::scratch_bytes(int64_t num_rows, int64_t /*hidden*/) const {
   return plan.used_bytes();
 }
 
-void DeltaNet::step(const Steps& steps, const Scratch& scratch, const Weights& weights) {
-  short_conv(steps.stream, {.x = scratch.in,
-                            .taps = weights.taps,
-                            .rows = steps.rows,
-                            .states = steps.states,
-                            .out = scratch.mixed});
-  delta_rule(steps.stream, {.mixed = scratch.mixed,
-                            .gates = scratch.gates,
-                            .a_log = weights.a_log,
-                            .dt_bias = weights.dt_bias,
-                            .rows = steps.rows,
-                            .states = steps.states,
-                            .out = scratch.out});
+ShortConvArgs DeltaNet::conv_of(const Steps& steps, const Scratch& scratch,
+                                const Weights& weights) {
+  return {.x = scratch.in,
+          .taps = weights.taps,
+          .rows = steps.rows,
+          .states = steps.states,
+          .out = scratch.mixed};
+}
+
+DeltaRuleArgs DeltaNet::rule_of(const Steps& steps, const Scratch& scratch,
+                                const Weights& weights) {
+  return {.mixed = scratch.mixed,
+          .gates = scratch.gates,
+          .a_log = weights.a_log,
+          .dt_bias = weights.dt_bias,
+          .rows = steps.rows,
+          .states = steps.states,
+          .out = scratch.out};
 }
 
 // Parts reuse one scratch, since the stream runs them one after the other; each continues the
@@ -226,15 +231,17 @@ void DeltaNet::finish(const LayerCall& call, const RowTile& tile, const Weights&
     // product has begun and reads its weight.
     matmul(call.stream, {.x = x, .weight = weights.gates, .bias = {}, .out = scratch.gates});
     matmul(call.stream, {.x = x, .weight = weights.in, .bias = {}, .out = scratch.in});
-    step({.stream = call.stream, .rows = rows, .states = call.states}, scratch, weights);
+    const Steps steps{.stream = call.stream, .rows = rows, .states = call.states};
+    delta_mixer(call.stream, {.conv = conv_of(steps, scratch, weights),
+                              .rule = rule_of(steps, scratch, weights),
+                              .norm = {.x = scratch.out,
+                                       .gate = scratch.in,
+                                       .gate_column = shape.num_channels(),
+                                       .weight = weights.norm,
+                                       .eps = call.norm_eps,
+                                       .out = scratch.normed}});
     call.tap("delta_gates", first, scratch.gates);
     call.tap("delta_out", first, scratch.out);
-    gated_norm(call.stream, {.x = scratch.out,
-                             .gate = scratch.in,
-                             .gate_column = shape.num_channels(),
-                             .weight = weights.norm,
-                             .eps = call.norm_eps,
-                             .out = scratch.normed});
     matmul(call.stream, {.x = scratch.normed,
                          .weight = weights.out,
                          .bias = {},
@@ -254,7 +261,9 @@ void DeltaNet::replay(const Replay& replay, const Weights& weights) const {
     scratch.gates = replay.records.gates.rows(begin, count);
     DeltaRows rows = replay.what.rows;
     rows.first_row = begin;
-    step({.stream = replay.stream, .rows = rows, .states = replay.states}, scratch, weights);
+    const Steps steps{.stream = replay.stream, .rows = rows, .states = replay.states};
+    short_conv(steps.stream, conv_of(steps, scratch, weights));
+    delta_rule(steps.stream, rule_of(steps, scratch, weights));
   }
 }
 

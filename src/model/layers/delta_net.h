@@ -95,7 +95,8 @@ struct DeltaNet {
     DeltaRows rows;
     DeltaStates states;
   };
-  static void step(const Steps& steps, const Scratch& scratch, const Weights& weights);
+  static ShortConvArgs conv_of(const Steps& steps, const Scratch& scratch, const Weights& weights);
+  static DeltaRuleArgs rule_of(const Steps& steps, const Scratch& scratch, const Weights& weights);
   void lay_out_in(WeightLayout& layout, const std::string& name, int64_t hidden, Weights& w) const;
   void lay_out_gates(WeightLayout& layout, const std::string& name, int64_t hidden,
                      Weights& w) const;

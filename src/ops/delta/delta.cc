@@ -31,20 +31,15 @@ void require_states(ShapeContract& shapes, const DeltaRows& rows, const DeltaSta
   shapes.expect("rows.row_begin", rows.row_begin, DType::kI32, {"num_seqs + 1"});
 }
 
-}  // namespace
-
-void short_conv(Stream& stream, const ShortConvArgs& args) {
-  ShapeContract shapes("short_conv");
+void require_conv(ShapeContract& shapes, const ShortConvArgs& args) {
   require_states(shapes, args.rows, args.states);
   shapes.expect("x", args.x, DType::kBF16, {"m", "width"});
   shapes.require(shapes["width"] >= shapes["num_channels"], "width must be at least num_channels");
   shapes.expect("taps", args.taps, DType::kF32, {"num_taps", "num_channels"});
   shapes.expect("out", args.out, DType::kF32, {"m", "num_channels"});
-  ops_of(stream.device()).short_conv(stream, args);
 }
 
-void delta_rule(Stream& stream, const DeltaRuleArgs& args) {
-  ShapeContract shapes("delta_rule");
+void require_rule(ShapeContract& shapes, const DeltaRuleArgs& args) {
   require_states(shapes, args.rows, args.states);
   shapes.bind("2 * num_v_heads", 2 * shapes["num_v_heads"]);
   shapes.bind("v_width", args.states.shape.v_width());
@@ -53,12 +48,10 @@ void delta_rule(Stream& stream, const DeltaRuleArgs& args) {
   shapes.expect("a_log", args.a_log, DType::kF32, {"num_v_heads"});
   shapes.expect("dt_bias", args.dt_bias, DType::kF32, {"num_v_heads"});
   shapes.expect("out", args.out, DType::kF32, {"m", "v_width"});
-  ops_of(stream.device()).delta_rule(stream, args);
 }
 
 // The gate is a part of a wider tensor, the one that a projection wrote: no copy is made of it.
-void gated_norm(Stream& stream, const GatedNormArgs& args) {
-  ShapeContract shapes("gated_norm");
+void require_norm(ShapeContract& shapes, const GatedNormArgs& args) {
   shapes.expect("x", args.x, DType::kF32, {"m", "heads * dim"});
   shapes.expect("gate", args.gate, DType::kBF16, {"m", "width"});
   shapes.expect("weight", args.weight, DType::kF32, {"dim"});
@@ -68,7 +61,37 @@ void gated_norm(Stream& stream, const GatedNormArgs& args) {
   shapes.require(
       args.gate_column >= 0 && args.gate_column + shapes["heads * dim"] <= shapes["width"],
       "gate must have heads * dim columns from gate_column on");
+}
+
+}  // namespace
+
+void short_conv(Stream& stream, const ShortConvArgs& args) {
+  ShapeContract shapes("short_conv");
+  require_conv(shapes, args);
+  ops_of(stream.device()).short_conv(stream, args);
+}
+
+void delta_rule(Stream& stream, const DeltaRuleArgs& args) {
+  ShapeContract shapes("delta_rule");
+  require_rule(shapes, args);
+  ops_of(stream.device()).delta_rule(stream, args);
+}
+
+void gated_norm(Stream& stream, const GatedNormArgs& args) {
+  ShapeContract shapes("gated_norm");
+  require_norm(shapes, args);
   ops_of(stream.device()).gated_norm(stream, args);
+}
+
+void delta_mixer(Stream& stream, const DeltaMixerArgs& args) {
+  ShapeContract of_conv("delta_mixer, conv"), of_rule("delta_mixer, rule"),
+      of_norm("delta_mixer, norm");
+  require_conv(of_conv, args.conv);
+  require_rule(of_rule, args.rule);
+  require_norm(of_norm, args.norm);
+  of_rule.require(args.rule.mixed.bytes() == args.conv.out.bytes(), "mixed must be conv.out");
+  of_norm.require(args.norm.x.bytes() == args.rule.out.bytes(), "x must be rule.out");
+  ops_of(stream.device()).delta_mixer(stream, args);
 }
 
 void sigmoid_gate(Stream& stream, const SigmoidGateArgs& args) {

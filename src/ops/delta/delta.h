@@ -175,6 +175,23 @@ struct GatedNormArgs {
 // 2307.08621.
 void gated_norm(Stream& stream, const GatedNormArgs& args);
 
+// The ops of a layer after its projections, for the same rows and states.
+struct DeltaMixerArgs {
+  ShortConvArgs conv;
+  DeltaRuleArgs rule;  // mixed is conv.out
+  GatedNormArgs norm;  // x is rule.out
+};
+
+// short_conv, delta_rule and gated_norm as one op, because for one row of each sequence a kernel of
+// each spends more time on its start than on its work. Equal to the three, one after the other, bit
+// for bit, but conv.out may hold anything afterwards.
+// Shapes: those of the three.
+// Types: those of the three.
+// Aliasing: as theirs; rule.mixed is conv.out, and norm.x rule.out.
+// Order: enqueue only; as short_conv and delta_rule.
+// Errors: those of the three.
+void delta_mixer(Stream& stream, const DeltaMixerArgs& args);
+
 struct SigmoidGateArgs {
   TensorView x;     // bf16 [m, width], read and written
   TensorView gate;  // bf16 [m, width]

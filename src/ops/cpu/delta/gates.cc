@@ -55,6 +55,12 @@ void CpuOps::gated_norm(Stream& stream, const GatedNormArgs& args) const {
   });
 }
 
+void CpuOps::delta_mixer(Stream& stream, const DeltaMixerArgs& args) const {
+  short_conv(stream, args.conv);
+  delta_rule(stream, args.rule);
+  gated_norm(stream, args.norm);
+}
+
 void CpuOps::sigmoid_gate(Stream& stream, const SigmoidGateArgs& args) const {
   auto* const x = reinterpret_cast<uint16_t*>(args.x.bytes());
   const auto* const gate = reinterpret_cast<const uint16_t*>(args.gate.bytes());

@@ -1,7 +1,7 @@
-// The gated delta rule of a call as plain pointers, and the arithmetic that the step shares with
-// the chunk kernels: normalised queries and keys, decay and beta.
+// The gated delta rule of a call as plain pointers, and the arithmetic that kernels share:
+// normalised queries and keys, decay and beta; the gated norm.
 //
-// Used by steps.cu, chunk_factors.cu and chunk_scan.cu. The functions give the bits of
+// Used by all kernels of this folder. The functions give the bits of
 // ops/cpu/delta/kernels_impl.h if the file is compiled without contraction. Thread rule: device
 // code.
 #pragma once
@@ -63,6 +63,17 @@ __device__ inline float log_decay(const RuleCall& call, int32_t row, int32_t v_h
 __device__ inline float beta_of(const RuleCall& call, int32_t row, int32_t v_head) {
   const int32_t num_v_heads = call.states.shape.num_v_heads;
   return fast_sigmoid(call.gates[static_cast<int64_t>(row) * 2 * num_v_heads + v_head]);
+}
+
+// x sigmoid(x), with the exponential of the CPU.
+__device__ inline float silu_of(float x) { return x / (1.0f + fast_exp(-x)); }
+
+// Lanes of a head whose output is normalised: each has a partial sum, as on the CPU.
+inline constexpr int kHeadLanes = 16;
+
+// An element of the gated norm; `scale`: 1 / sqrt(mean x^2 + eps).
+__device__ inline uint16_t normed(float x, float scale, float weight, uint16_t gate_bits) {
+  return float_to_bf16(weight * (x * scale) * silu_of(bf16_to_float(gate_bits)));
 }
 
 }  // namespace sluice::cuda

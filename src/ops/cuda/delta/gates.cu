@@ -6,6 +6,7 @@
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/delta/delta_rule.cuh"
 #include "ops/portable_math.h"
 
 namespace sluice::cuda {
@@ -26,17 +27,10 @@ struct NormCall {
   float eps;
 };
 
-// Lanes of a head: each has a partial sum, as on the CPU.
-constexpr int kHeadLanes = 16;
 constexpr int kNormThreads = 64;  // a row of decode has few heads, which spread over blocks
 constexpr int kHeadsPerBlock = kNormThreads / kHeadLanes;
 // Elements of a lane that it asks for at once: those of a head of 128. Others come one by one.
 constexpr int kHeldElements = 8;
-
-__device__ inline uint16_t normed(float x, float scale, float weight, uint16_t gate_bits) {
-  const float gate = bf16_to_float(gate_bits);
-  return float_to_bf16(weight * (x * scale) * (gate / (1.0f + fast_exp(-gate))));
-}
 
 // Tile: a head a half of a warp. Element i goes to the partial sum of lane i mod 16, and these are
 // added by halves.

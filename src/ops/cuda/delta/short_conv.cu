@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/early_launch.cuh"
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/delta/delta_rule.cuh"
 #include "ops/cuda/delta/delta_rule.h"
 #include "ops/cuda/delta/sequence_part.cuh"
 #include "ops/portable_math.h"
@@ -59,9 +60,6 @@ struct Taps {
     return kTaps < kMaxConvTaps || j < call.num_taps;
   }
 };
-
-// x sigmoid(x), with the exponential of the CPU.
-__device__ inline float silu_of(float sum) { return sum / (1.0f + fast_exp(-sum)); }
 
 // A row of the first tile of a part, whose inputs may lie in the window. All of them are asked for
 // before the first one is used. Taps are added in ascending order to a zero, as on the CPU; rows

@@ -10,38 +10,17 @@
 #include "ops/cuda/delta/chunks.cuh"
 #include "ops/cuda/delta/delta_rule.cuh"
 #include "ops/cuda/delta/delta_rule.h"
-#include "ops/cuda/instructions.cuh"
-#include "ops/cuda/shared_copy.cuh"
+#include "ops/cuda/delta/step.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kStepThreads = kDeltaColumns;
 // Rows whose queries and keys are normalised together: 8 KiB of shared memory.
 constexpr int kRowsAtOnce = 8;
-
-// What all columns of a head need of a row; the same for all threads, so that reads are broadcasts.
-struct alignas(16) StepRow {
-  float q[kMaxCudaKDim];
-  float k[kMaxCudaKDim];
-  float decay;
-  float beta;
-};
 
 struct StepsCall {
   RuleCall rule;
   StepRows which;
-};
-
-// Sizes of a block's part of S. kWhole: as published, k_dim is kMaxCudaKDim and all blocks have
-// kDeltaColumns columns; the compiler then knows all distances.
-template <bool kWhole>
-struct Part {
-  int32_t other_k_dim;
-  int32_t other_columns;
-
-  __device__ int32_t k_dim() const { return kWhole ? kMaxCudaKDim : other_k_dim; }
-  __device__ int32_t columns() const { return kWhole ? kDeltaColumns : other_columns; }
 };
 
 // The rows of the launch, and where their state comes from.
@@ -56,29 +35,6 @@ __device__ inline SequencePart steps_of(const SequencePart& part, StepRows which
   steps.begin = chunks.count > 0 ? chunks.end() : part.end;
   steps.from = part.to;
   return steps;
-}
-
-// Brings S to the L2 cache. The bytes may still change; the cache holds what is current.
-__device__ inline void prefetch_state(const float* from, int32_t count) {
-  constexpr int kLineFloats = 32;
-  for (int32_t i = threadIdx.x * kLineFloats; i < count; i += kStepThreads * kLineFloats) {
-    prefetch_to_l2(from + i);
-  }
-}
-
-// Starts to copy S into shared memory, or writes zeros.
-template <bool kWhole>
-__device__ inline void load_state(const float* from, const Part<kWhole>& part, float* s) {
-  const int32_t count = part.k_dim() * part.columns();
-  if (kWhole && from != nullptr) {
-    for (int32_t i = threadIdx.x * 4; i < count; i += kStepThreads * 4) {
-      copy_16(s + i, from + i, true);
-    }
-    return;
-  }
-  for (int32_t i = threadIdx.x; i < count; i += kStepThreads) {
-    s[i] = from != nullptr ? from[i] : 0.0f;
-  }
 }
 
 // Fills rows [begin, begin + count) of the call: each half of a warp a query or a key, and a thread
@@ -105,25 +61,6 @@ __device__ inline void prepare_rows(const RuleCall& call, int32_t v_head, int32_
     rows[threadIdx.x].decay = fast_exp(log_decay(call, row, v_head));
     rows[threadIdx.x].beta = beta_of(call, row, v_head);
   }
-}
-
-// One row of a column, which goes from `s` to `to`; both have part.columns() numbers a row.
-template <bool kWhole>
-__device__ __forceinline__ float step(const StepRow& row, const Part<kWhole>& part, float v,
-                                      const float* s, float* to) {
-  const float decay = row.decay;
-  // S is decayed twice rather than kept: a multiplication costs less than 128 registers.
-  float seen = 0.0f, sum = 0.0f;
-#pragma unroll 32
-  for (int i = 0; i < part.k_dim(); ++i) seen += s[i * part.columns()] * decay * row.k[i];
-  const float delta = (v - seen) * row.beta;
-#pragma unroll 32
-  for (int i = 0; i < part.k_dim(); ++i) {
-    const float next = s[i * part.columns()] * decay + delta * row.k[i];
-    to[i * part.columns()] = next;
-    sum += next * row.q[i];
-  }
-  return sum;
 }
 
 // grid: blocks of columns of all value heads; sequences.
