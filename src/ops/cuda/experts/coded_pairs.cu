@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kRingThreads)
   int slot = 0;
   int round = 0;
   for (int part = blockIdx.x; part < walk.num_parts; part += gridDim.x, ++round) {
-    Sums<kRingTiles, false> sums;
+    Sums<kTilesOf<kRingEights>, false> sums;
     for (int group = warp; group < walk.num_groups; group += kRingWarps) {
       // Asked for a group ahead, since a load takes longer than the products of a group; of the
       // next part, too, whose first group comes after this part's barrier. Columns of two orders
@@ -202,10 +202,10 @@ __global__ void __launch_bounds__(kRingThreads)
       if constexpr (kGates) {
         Codec::add_group(ring[warp][slot], now.x, lane, sums);
       } else {
-        Sums<kRingTiles, false> of_slot;
+        Sums<kTilesOf<kRingEights>, false> of_slot;
         Codec::add_group(ring[warp][slot], now.x, lane, of_slot);
 #pragma unroll
-        for (int tile = 0; tile < kRingTiles; ++tile) {
+        for (int tile = 0; tile < kTilesOf<kRingEights>; ++tile) {
           sums.add_scaled(tile, of_slot, now.share, now.share);
         }
       }

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kRingThreads)
     const SkinnyCall product = product_of<Out>(first, tile_at(part));
     Columns<Codec, false> x(product, lane);
     x.load(warp);
-    Sums<kRingTiles, false> sums;
+    Sums<kTilesOf<kRingEights>, false> sums;
     for (int group = warp; group < num_groups; group += kRingWarps) {
       wait_for_copies_but<kDepth - 1>();
       __syncwarp();  // scales were copied by other lanes

@@ -188,18 +188,19 @@ struct E4m3Codec {
   }
 
   // Tiles in turn, so that no product waits for the one before.
-  template <int kTiles, bool kHigh>
-  __device__ static void add_group(const Stage<E4m3Codec, kTiles>& stage,
+  template <int kEights, bool kHigh>
+  __device__ static void add_group(const Stage<E4m3Codec, kEights>& stage,
                                    const Columns<E4m3Codec, kHigh>& x, const Lane& lane,
-                                   Sums<kTiles, kHigh>& sums) {
+                                   Sums<kTilesOf<kEights>, kHigh>& sums) {
+    constexpr int kTiles = kTilesOf<kEights>;
     Sums<kTiles, kHigh> of_group;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {  // four columns of each lane
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         uint32_t w[4];
-        read_codes(stage.codes[tile][0][i / 4][lane.id].pairs[i % 4], w[0], w[2]);
-        read_codes(stage.codes[tile][1][i / 4][lane.id].pairs[i % 4], w[1], w[3]);
+        read_codes(stage.word(tile, 0, i / 4, lane, i % 4), w[0], w[2]);
+        read_codes(stage.word(tile, 1, i / 4, lane, i % 4), w[1], w[3]);
         const int pair = i % 2 * 2;
         multiply_halves(of_group.low[tile], w, x.low[i / 2].pairs[pair],
                         x.low[i / 2].pairs[pair + 1]);

@@ -83,8 +83,9 @@ struct GgufValueCodec {
 
   // Scale and factor of a group, times `times`. The compiler keeps words and scales that several
   // groups of a row share in registers.
-  template <typename Codec, int kTiles>
-  __device__ static float step(const Stage<Codec, kTiles>& stage, int group, int row, float times) {
+  template <typename Codec, int kEights>
+  __device__ static float step(const Stage<Codec, kEights>& stage, int group, int row,
+                               float times) {
     const int block = group * kGroupCols / kBlockCols;
     const uint32_t pair = word(stage, kScalesAt + (kMinima ? block : block / 2), row);
     const ByteScale scale(kMinima || block % 2 == 0 ? pair & 0xffffu : pair >> 16, times, 128.0f);
@@ -92,8 +93,8 @@ struct GgufValueCodec {
   }
 
   // Min_scale and minimum likewise.
-  template <typename Codec, int kTiles>
-  __device__ static float offset(const Stage<Codec, kTiles>& stage, int group, int row,
+  template <typename Codec, int kEights>
+  __device__ static float offset(const Stage<Codec, kEights>& stage, int group, int row,
                                  float times) {
     const int block = group * kGroupCols / kBlockCols;
     const ByteScale scale(word(stage, kScalesAt + block, row) >> 16, times, 0.0f);
@@ -101,21 +102,22 @@ struct GgufValueCodec {
   }
 
  private:
-  template <typename Codec, int kTiles>
-  __device__ static uint32_t word(const Stage<Codec, kTiles>& stage, int word, int row) {
+  template <typename Codec, int kEights>
+  __device__ static uint32_t word(const Stage<Codec, kEights>& stage, int word, int row) {
     return __float_as_uint(stage.scale(word, row));
   }
 };
 
 // Adds the sums of a group: codes times x, and x times `unit`, both 2^53 times too small as those
 // of integers. Without minima x counts only in the first.
-template <typename Codec, int kTiles, bool kHigh>
-__device__ inline void add_gguf_group(const Stage<Codec, kTiles>& stage, int group,
-                                      const Lane& lane, const Sums<kTiles, kHigh>& of_group,
+template <typename Codec, int kEights, bool kHigh>
+__device__ inline void add_gguf_group(const Stage<Codec, kEights>& stage, int group,
+                                      const Lane& lane,
+                                      const Sums<kTilesOf<kEights>, kHigh>& of_group,
                                       const Sums<1, kHigh>& of_x, float unit,
-                                      Sums<kTiles, kHigh>& sums) {
+                                      Sums<kTilesOf<kEights>, kHigh>& sums) {
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int tile = 0; tile < kTilesOf<kEights>; ++tile) {
     const int row = tile * kRingTileRows + lane.row();
     sums.add_scaled(tile, of_group, Codec::step(stage, group, row, kUint4ProductScale),
                     Codec::step(stage, group, row + 8, kUint4ProductScale));
@@ -138,10 +140,11 @@ struct Gguf4Codec : GgufValueCodec<32, kBlockCols, true> {
   __device__ static constexpr int column_offset(int word) { return word * kWordGroup; }
   __device__ static Bf16x8 prepare(const Bf16x8& x) { return Uint4Codec<false>::prepare(x); }
 
-  template <int kTiles, bool kHigh>
-  __device__ static void add_group(const Stage<Gguf4Codec, kTiles>& stage,
+  template <int kEights, bool kHigh>
+  __device__ static void add_group(const Stage<Gguf4Codec, kEights>& stage,
                                    const Columns<Gguf4Codec, kHigh>& x, const Lane& lane,
-                                   Sums<kTiles, kHigh>& sums) {
+                                   Sums<kTilesOf<kEights>, kHigh>& sums) {
+    constexpr int kTiles = kTilesOf<kEights>;
     const Bf16x8 ones = read_word(0x11111111u);
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
@@ -150,9 +153,8 @@ struct Gguf4Codec : GgufValueCodec<32, kBlockCols, true> {
       of_x.add(0, x, w, ones, ones);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const auto& codes = stage.codes[tile];
-        of_group.add(tile, x, w, read_word(codes[0][0][lane.id].pairs[w]),
-                     read_word(codes[1][0][lane.id].pairs[w]));
+        of_group.add(tile, x, w, read_word(stage.word(tile, 0, 0, lane, w)),
+                     read_word(stage.word(tile, 1, 0, lane, w)));
       }
       add_gguf_group(stage, w, lane, of_group, of_x, 1.0f, sums);
     }
@@ -185,10 +187,11 @@ struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
     return large;
   }
 
-  template <int kTiles, bool kHigh>
-  __device__ static void add_group(const Stage<Gguf8Codec, kTiles>& stage,
+  template <int kEights, bool kHigh>
+  __device__ static void add_group(const Stage<Gguf8Codec, kEights>& stage,
                                    const Columns<Gguf8Codec, kHigh>& x, const Lane& lane,
-                                   Sums<kTiles, kHigh>& sums) {
+                                   Sums<kTilesOf<kEights>, kHigh>& sums) {
+    constexpr int kTiles = kTilesOf<kEights>;
     constexpr int kProducts = kGroupCols / 16;  // of a group
     constexpr uint32_t kOrigin[4] = {0x80808080u, 0x80808080u, 0x80808080u, 0x80808080u};  // -128
 #pragma unroll
@@ -205,8 +208,8 @@ struct Gguf8Codec : GgufValueCodec<kGroupCols, kBlockCols, kMinima> {
       for (int i = first; i < first + kProducts; ++i) {
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          const uint32_t upper = stage.codes[tile][0][i / 4][lane.id].pairs[i % 4];
-          const uint32_t lower = stage.codes[tile][1][i / 4][lane.id].pairs[i % 4];
+          const uint32_t upper = stage.word(tile, 0, i / 4, lane, i % 4);
+          const uint32_t lower = stage.word(tile, 1, i / 4, lane, i % 4);
           const uint32_t w[4] = {__byte_perm(upper, 0, 0x4140), __byte_perm(lower, 0, 0x4140),
                                  __byte_perm(upper, 0, 0x4342), __byte_perm(lower, 0, 0x4342)};
           of_group.add_pairs(tile, x, i / 2, i % 2 * 2, w);

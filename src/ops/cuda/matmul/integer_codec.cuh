@@ -126,9 +126,10 @@ struct Uint4Codec : IntegerValueCodec<kWhole, kOrders> {
   // Integers times x, less zero points times x: the sums of x are products with ones, so that
   // nothing is subtracted in each column. Tiles in turn, so that no product waits for the one
   // before.
-  template <int kTiles, typename X, bool kHigh>
-  __device__ static void add_group(const Stage<Uint4Codec, kTiles>& stage, const X& x,
-                                   const Lane& lane, Sums<kTiles, kHigh>& sums) {
+  template <int kEights, typename X, bool kHigh>
+  __device__ static void add_group(const Stage<Uint4Codec, kEights>& stage, const X& x,
+                                   const Lane& lane, Sums<kTilesOf<kEights>, kHigh>& sums) {
+    constexpr int kTiles = kTilesOf<kEights>;
     constexpr int kOrdersAtOnce = kOrders ? kTiles : 1;
     Sums<kTiles, kHigh> of_group;
     Sums<kOrdersAtOnce, kHigh> of_x;
@@ -139,9 +140,8 @@ struct Uint4Codec : IntegerValueCodec<kWhole, kOrders> {
       for (int tile = 0; tile < kOrdersAtOnce; ++tile) of_x.add(tile, x, w, ones, ones);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const auto& codes = stage.codes[tile];
-        of_group.add(tile, x, w, read_word(codes[0][0][lane.id].pairs[w]),
-                     read_word(codes[1][0][lane.id].pairs[w]));
+        of_group.add(tile, x, w, read_word(stage.word(tile, 0, 0, lane, w)),
+                     read_word(stage.word(tile, 1, 0, lane, w)));
       }
       if (kWhole && w + 1 < kWords) continue;
       const int s = kWhole ? 0 : w;
@@ -173,9 +173,10 @@ struct Uint8Codec : IntegerValueCodec<kWhole, kOrders> {
   // Numbers are lifted, not x.
   __device__ static Bf16x8 prepare(const Bf16x8& x) { return x; }
 
-  template <int kTiles, typename X, bool kHigh>
-  __device__ static void add_group(const Stage<Uint8Codec, kTiles>& stage, const X& x,
-                                   const Lane& lane, Sums<kTiles, kHigh>& sums) {
+  template <int kEights, typename X, bool kHigh>
+  __device__ static void add_group(const Stage<Uint8Codec, kEights>& stage, const X& x,
+                                   const Lane& lane, Sums<kTilesOf<kEights>, kHigh>& sums) {
+    constexpr int kTiles = kTilesOf<kEights>;
     Sums<kTiles, kHigh> of_group;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
@@ -183,11 +184,13 @@ struct Uint8Codec : IntegerValueCodec<kWhole, kOrders> {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         const int row = tile * kRingTileRows + lane.row();
-        const auto& upper = stage.codes[tile][0][i / 2][lane.id].pairs;
-        const auto& lower = stage.codes[tile][1][i / 2][lane.id].pairs;
         const int first = i % 2 * 2;
-        of_group.add(tile, x, i, read_eight(upper[first], upper[first + 1], stage.zero(s, row)),
-                     read_eight(lower[first], lower[first + 1], stage.zero(s, row + 8)));
+        const auto numbers = [&](int half) {
+          return read_eight(stage.word(tile, half, i / 2, lane, first),
+                            stage.word(tile, half, i / 2, lane, first + 1),
+                            stage.zero(s, row + 8 * half));
+        };
+        of_group.add(tile, x, i, numbers(0), numbers(1));
       }
       if (kWhole && i + 1 < kWords) continue;
 #pragma unroll

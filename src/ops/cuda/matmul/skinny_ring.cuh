@@ -74,7 +74,7 @@ struct Sums {
 
 // The sums of a block's warps. Of up to 8 rows of x it has those that are there: what shared memory
 // is left is that of the next kernel, which begins early.
-template <bool kHigh, int kTiles = kRingTiles>
+template <bool kHigh, int kTiles = kTilesOf<kRingEights>>
 class SharedSums {
  public:
   __host__ __device__ static constexpr size_t bytes(int m) {
@@ -125,27 +125,30 @@ class SharedSums {
   int num_quarters_;
 };
 
-template <typename Codec, int kDepth, int kTiles = kRingTiles>
-using Ring = Stage<Codec, kTiles>[kRingWarps][kDepth];
+template <typename Codec, int kDepth, int kEights = kRingEights>
+using Ring = Stage<Codec, kEights>[kRingWarps][kDepth];
 
 // Threads that launch bounds name: more than there are, for at most 80 registers a thread where
 // weights are copied while attention computes. A block then fits beside one of decode's windows (4
 // warps of 120 registers) and one that combines them (4 of 40): a quarter of a multiprocessor has
 // 16,384. With more, a block of `o` would wait for the end of attention where all three meet.
-template <typename Codec, int kDepth, bool kHigh, bool kGated>
-inline constexpr int kBoundThreads =
-    kDepth >= kRingDepth && !kHigh && !kGated && Codec::kFitsBesideAttention ? 704 : kRingThreads;
+template <typename Codec, int kDepth, bool kHigh, bool kGated, int kEights>
+inline constexpr int kBoundThreads = kDepth >= kRingDepth && !kHigh && !kGated &&
+                                             kEights <= kRingEights && Codec::kFitsBesideAttention
+                                         ? 704
+                                         : kRingThreads;
 
 // Codes are copied kDepth groups ahead, over the borders of parts too. Codec::add_group adds the
 // products of a group, times its scales, to sums.
-template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated, int kTiles>
-__global__ void __launch_bounds__(kBoundThreads<Codec, kDepth, kHigh, kGated>)
+template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated, int kEights>
+__global__ void __launch_bounds__(kBoundThreads<Codec, kDepth, kHigh, kGated, kEights>)
     skinny_codes(const __grid_constant__ typename Codec::Call all) {
   auto* dynamic_shared = reinterpret_cast<std::byte*>(dynamic_shared_memory());
-  auto& ring = *reinterpret_cast<Ring<Codec, kDepth, kTiles>*>(dynamic_shared);
+  auto& ring = *reinterpret_cast<Ring<Codec, kDepth, kEights>*>(dynamic_shared);
+  constexpr int kTiles = kTilesOf<kEights>;
   using BlockSums = SharedSums<kHigh, kTiles>;
   const SkinnyCall& call = all.product;
-  constexpr int kRows = kPartRows<kGated, kTiles>;
+  constexpr int kRows = kPartRows<kGated, kEights>;
   const int num_parts = ((kGated ? call.gated : call.n) + kRows - 1) / kRows;
   const int num_groups = (call.k + kGroup - 1) / kGroup;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
@@ -211,15 +214,16 @@ __global__ void __launch_bounds__(kBoundThreads<Codec, kDepth, kHigh, kGated>)
 }
 
 // Bytes that a block needs for up to m rows.
-template <typename Codec, int kDepth, bool kHigh, int kTiles = kRingTiles>
+template <typename Codec, int kDepth, bool kHigh, int kEights = kRingEights>
 constexpr size_t ring_shared_bytes(int m) {
-  return sizeof(Ring<Codec, kDepth, kTiles>) + 2 * SharedSums<kHigh, kTiles>::bytes(m);
+  return sizeof(Ring<Codec, kDepth, kEights>) + 2 * SharedSums<kHigh, kTilesOf<kEights>>::bytes(m);
 }
 
 // The same with what ColumnsOf has: what a GPU must have.
-template <typename Codec, int kDepth, bool kHigh>
+template <typename Codec, int kDepth, bool kHigh, int kEights = kRingEights>
 constexpr size_t all_shared_bytes(int m) {
-  return ring_shared_bytes<Codec, kDepth, kHigh>(m) + ColumnsOf<Codec, kHigh>::kSharedBytes;
+  return ring_shared_bytes<Codec, kDepth, kHigh, kEights>(m) +
+         ColumnsOf<Codec, kHigh>::kSharedBytes;
 }
 
 // Rows of x that a kernel has at most: with the smaller ring 4 where the sums of 8 do not fit.
@@ -230,11 +234,11 @@ constexpr int ring_rows() {
   return is_small && all_shared_bytes<Codec, kDepth, kHigh>(8) > kLeastSharedBytes ? 4 : 8;
 }
 
-template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated, int kTiles>
+template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated, int kEights>
 void launch_parts(CudaStream& stream, const typename Codec::Call& call) {
-  constexpr int kRows = kPartRows<kGated, kTiles>;
-  constexpr auto kShared = ring_shared_bytes<Codec, kDepth, kHigh, kTiles>;
-  const auto kernel = skinny_codes<Codec, kDepth, kHigh, Out, kGated, kTiles>;
+  constexpr int kRows = kPartRows<kGated, kEights>;
+  constexpr auto kShared = ring_shared_bytes<Codec, kDepth, kHigh, kEights>;
+  const auto kernel = skinny_codes<Codec, kDepth, kHigh, Out, kGated, kEights>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kShared(ring_rows<Codec, kDepth, kHigh>()))),
              "cudaFuncSetAttribute");
@@ -247,31 +251,51 @@ void launch_parts(CudaStream& stream, const typename Codec::Call& call) {
   launch_early(stream, kernel, shape, call);
 }
 
-// Whether parts of one tile spread n rows better over the multiprocessors than parts of two: 5,120
-// rows are 160 parts of two, so that 28 of 132 blocks take twice as many as the others, but 320 of
-// one, of which they take two or three. No bit depends on it: a row is summed the same way.
-inline bool takes_single_tiles(int32_t n, int32_t num_multiprocessors) {
-  const auto parts_of = [&](int32_t tiles) {
-    return (n + tiles * kRingTileRows - 1) / (tiles * kRingTileRows);
+// Eights of rows of a part, for a weight of n rows: those that leave the fewest to the busiest
+// multiprocessor. 5,120 rows are 160 parts of four eights, so that 28 of 132 blocks take twice as
+// many as the others, but 128 parts of five. No bit depends on it: a row is summed the same way.
+template <typename Codec, int kDepth>
+int32_t part_eights(int32_t n, int32_t num_multiprocessors, size_t most_shared_bytes) {
+  const int32_t num_eights = (n + 7) / 8;
+  int32_t best = kRingEights;
+  if (num_eights <= kRingEights * num_multiprocessors) return best;
+  const auto most_of = [&](int32_t eights) {
+    const int32_t num_parts = (num_eights + eights - 1) / eights;
+    return (num_parts + num_multiprocessors - 1) / num_multiprocessors * eights;
   };
-  const auto most_tiles = [&](int32_t tiles) {
-    return (parts_of(tiles) + num_multiprocessors - 1) / num_multiprocessors * tiles;
+  const auto consider = [&](int32_t eights, size_t shared_bytes) {
+    if (shared_bytes <= most_shared_bytes && most_of(eights) < most_of(best)) {
+      best = eights;
+    }
   };
-  return parts_of(2) > num_multiprocessors && most_tiles(1) < most_tiles(2);
+  // Codes of 4 bits are not in parts of two eights: x of a group costs a part as much as its codes,
+  // and an 8B model decodes 6 % slower. Codes of bytes have no room for six.
+  if constexpr (Codec::kPieces > 1) {
+    consider(2, 0);
+  } else {
+    consider(6, all_shared_bytes<Codec, kDepth, false, 6>(8));
+  }
+  consider(5, all_shared_bytes<Codec, kDepth, false, 5>(8));
+  return best;
 }
 
+// More than 8 rows of x, gates, and columns in orders, whose tiles may be of different ones, have
+// parts of four eights.
 template <typename Codec, int kDepth, bool kHigh, typename Out, bool kGated>
 void launch_ring(CudaStream& stream, const typename Codec::Call& call) {
-  // As many bytes on their way as with two tiles. More than 8 rows of x, gates and columns in
-  // orders, whose two tiles may be of different ones, keep two. So do codes of 4 bits: x of a group
-  // costs a part as much as its codes, and an 8B model decodes 6 % slower with parts of one tile.
-  constexpr bool kOfBytes = Codec::kPieces > 1;
-  if constexpr (kDepth == kRingDepth && !kHigh && !kGated && !Codec::kHasOrders && kOfBytes) {
-    if (takes_single_tiles(call.product.n, stream.cuda_device().properties().multiProcessorCount)) {
-      return launch_parts<Codec, 2 * kDepth, kHigh, Out, kGated, 1>(stream, call);
+  if constexpr (kDepth == kRingDepth && !kHigh && !kGated && !Codec::kHasOrders) {
+    const auto& gpu = stream.cuda_device().properties();
+    const int32_t eights = part_eights<Codec, kDepth>(call.product.n, gpu.multiProcessorCount,
+                                                      gpu.sharedMemPerBlockOptin);
+    if (eights == 5) return launch_parts<Codec, kDepth, kHigh, Out, kGated, 5>(stream, call);
+    if constexpr (Codec::kPieces > 1) {
+      // As many bytes on their way as with four.
+      if (eights == 2) return launch_parts<Codec, 2 * kDepth, kHigh, Out, kGated, 2>(stream, call);
+    } else {
+      if (eights == 6) return launch_parts<Codec, kDepth, kHigh, Out, kGated, 6>(stream, call);
     }
   }
-  launch_parts<Codec, kDepth, kHigh, Out, kGated, kRingTiles>(stream, call);
+  launch_parts<Codec, kDepth, kHigh, Out, kGated, kRingEights>(stream, call);
 }
 
 template <typename Codec, int kDepth, bool kHigh>

@@ -16,7 +16,8 @@ inline constexpr int kRingTileRows = 16;  // weight rows of one product
 // One shape for all weights, since the bits of a row may not depend on the number of rows: in
 // layers of a model of 8 G weights within .5 % of the fastest of those tried
 // (docs/kernels/cuda_ops.md).
-inline constexpr int kRingTiles = 2;   // of a part; 1 where that spreads a weight better
+inline constexpr int kRingEights =
+    4;  // of rows, of a part; others where they spread a weight better
 inline constexpr int kRingWarps = 16;  // of a block, which share the columns of a part
 // Groups that a warp copies ahead. The fewer are for GPUs with less shared memory, and change no
 // bit.
@@ -24,6 +25,10 @@ inline constexpr int kRingDepth = 2;
 inline constexpr int kSmallRingDepth = 1;
 inline constexpr int kRingThreads = kRingWarps * kWarpThreads;
 inline constexpr int kPieceBytes = 64;  // of a row: what four lanes copy at once
+
+// Tiles of this many eights of rows. Of the last one the products may lack the second eight.
+template <int kEights>
+inline constexpr int kTilesOf = (kEights + 1) / 2;
 
 // The lane 4 g + t has rows g and g + 8 of each tile, and their sums for rows 2 t and 2 t + 1 of x.
 struct Lane {
@@ -35,15 +40,21 @@ struct Lane {
 
 // What a warp needs of 128 columns of its rows: codes, and the rows' scales and zero points. Loads
 // of these from global memory would make each group wait for their latency.
-template <typename Codec, int kTiles = kRingTiles>
+template <typename Codec, int kEights = kRingEights>
 struct Stage {
-  static constexpr int kRows = kTiles * kRingTileRows;
+  static constexpr int kRows = 8 * kEights;
+  static constexpr int kTileRows = kTilesOf<kEights> * kRingTileRows;  // the last 8 may be none
 
-  Bf16x8 codes[kTiles][2][Codec::kPieces][kWarpThreads];  // rows g, then g + 8
-  float scales[Codec::kScales][kRows];
+  Bf16x8 codes[kEights][Codec::kPieces][kWarpThreads];  // rows g of each eight
+  float scales[Codec::kScales][kTileRows];
   // u8, four rows a word
-  uint32_t zeros[Codec::kHasZeros ? Codec::kScales : 1][Codec::kHasZeros ? kRows / 4 : 4];
+  uint32_t zeros[Codec::kHasZeros ? Codec::kScales : 1][Codec::kHasZeros ? kTileRows / 4 : 4];
 
+  // A word of the codes of rows g (half 0) or g + 8 of a tile.
+  __device__ uint32_t word(int tile, int half, int piece, const Lane& lane, int i) const {
+    const int eight = 2 * tile + half;
+    return eight < kEights ? codes[eight][piece][lane.id].pairs[i] : 0u;
+  }
   __device__ float scale(int s, int row) const { return scales[s][row]; }
   __device__ uint32_t zero(int s, int row) const {
     return reinterpret_cast<const uint8_t*>(zeros[s])[row];
@@ -51,13 +62,14 @@ struct Stage {
 };
 
 // The row of the weight that row `row` of part `part` is. A part has the rows of one block; with a
-// gate the first half of its tiles are gates, the second half `up`.
-template <bool kGated, int kTiles = kRingTiles>
-inline constexpr int kPartRows = (kGated ? kTiles / 2 : kTiles) * kRingTileRows;
+// gate the first half of its eights are gates, the second half `up`.
+template <bool kGated, int kEights = kRingEights>
+inline constexpr int kPartRows = (kGated ? kEights / 2 : kEights) * 8;
 
-template <bool kGated, int kTiles = kRingTiles>
+template <bool kGated, int kEights = kRingEights>
 __device__ inline int weight_row(const SkinnyCall& call, int part, int row) {
-  constexpr int kRows = kPartRows<kGated, kTiles>;
+  static_assert(!kGated || kEights % 2 == 0);
+  constexpr int kRows = kPartRows<kGated, kEights>;
   return part * kRows + row + (kGated && row >= kRows ? call.gated - kRows : 0);
 }
 
@@ -77,11 +89,11 @@ struct Place {
 // Scales and zero points of row `row` of the part. Codec::scale_at(call, row, group, s) is where
 // the scale `s` of the weight's row and group lies, and zero_at where the zero points of four rows
 // lie, from a multiple of 4 on.
-template <typename Codec, bool kGated, int kTiles>
+template <typename Codec, bool kGated, int kEights>
 __device__ inline void copy_values(const typename Codec::Call& all, int part, int group, int row,
-                                   Stage<Codec, kTiles>& to) {
+                                   Stage<Codec, kEights>& to) {
   if (row >= to.kRows) return;
-  const int from = weight_row<kGated, kTiles>(all.product, part, row);
+  const int from = weight_row<kGated, kEights>(all.product, part, row);
   const bool is_there = from < all.product.n;
 #pragma unroll
   for (int s = 0; s < Codec::kScales; ++s) {
@@ -93,9 +105,9 @@ __device__ inline void copy_values(const typename Codec::Call& all, int part, in
   }
 }
 
-template <typename Codec, bool kGated, int kTiles>
+template <typename Codec, bool kGated, int kEights>
 __device__ inline void copy_stage(const typename Codec::Call& all, int part, int group,
-                                  const Lane& lane, Stage<Codec, kTiles>& to) {
+                                  const Lane& lane, Stage<Codec, kEights>& to) {
   const uint32_t row_bytes = Codec::row_bytes(all);  // unsigned: one instruction an address
 #pragma unroll
   for (int piece = 0; piece < Codec::kPieces; ++piece) {
@@ -103,9 +115,9 @@ __device__ inline void copy_stage(const typename Codec::Call& all, int part, int
     const std::byte* column = static_cast<const std::byte*>(all.product.weight) + in_row;
     const int num_rows = in_row < row_bytes ? all.product.n : 0;
 #pragma unroll
-    for (int half = 0; half < 2 * kTiles; ++half) {
-      const int row = weight_row<kGated, kTiles>(all.product, part, half * 8) + lane.row();
-      copy_16_ahead(&to.codes[half / 2][half % 2][piece][lane.id],
+    for (int eight = 0; eight < kEights; ++eight) {
+      const int row = weight_row<kGated, kEights>(all.product, part, eight * 8) + lane.row();
+      copy_16_ahead(&to.codes[eight][piece][lane.id],
                     column + static_cast<uint64_t>(static_cast<uint32_t>(row)) * row_bytes,
                     row < num_rows);
     }
@@ -176,11 +188,12 @@ struct Columns {
 // and a kernel without the choice has no branch in its loop.
 template <typename Codec>
 struct OrderedColumns {
-  static_assert(kRingTiles == 2);
+  static constexpr int kTiles = kTilesOf<kRingEights>;
+  static_assert(kTiles == 2);
   static constexpr size_t kSharedBytes = 0;
 
   const uint16_t* first;  // in the first order
-  Columns<Codec, false> tiles[kRingTiles];
+  Columns<Codec, false> tiles[kTiles];
 
   __device__ OrderedColumns(const SkinnyCall& call, const Lane& lane)
       : tiles{{call, lane}, {call, lane}} {
@@ -193,7 +206,7 @@ struct OrderedColumns {
   template <bool kGated>
   __device__ void move_to(const typename Codec::Call& all, int part) {
 #pragma unroll
-    for (int tile = 0; tile < kRingTiles; ++tile) {
+    for (int tile = 0; tile < kTiles; ++tile) {
       const int row = weight_row<kGated>(all.product, part, tile * kRingTileRows);
       tiles[tile].x = first + all.order_of(min(row, all.product.n - 1)) * all.order_stride;
     }
