@@ -16,10 +16,10 @@ namespace {
 void require_zones(const Policy& policy, int64_t chunk_tokens) {
   if (policy.knows_zones()) return;
   fail(ErrorCode::kUnsupported,
-       "sparse_policy '{}' does not choose by the queries of dual chunk attention in {} yet; take "
-       "'full', 'xattention', 'avgpool', 'minference' or 'flexprefill' for prefill and 'full', "
-       "'quest' or 'streaming' for decode, or a max_model_len of at most {} tokens, the model's "
-       "first chunk",
+       "sparse_policy '{}' does not choose by the queries of dual chunk attention in {}; take "
+       "'full', 'xattention', 'avgpool', 'minference', 'flexprefill' or 'sampled' with "
+       "sparse_column_tokens 0 for prefill and 'full', 'quest' or 'streaming' for decode, or a "
+       "max_model_len of at most {} tokens, the model's first chunk",
        policy.name(), phase_name(policy.phase()), chunk_tokens);
 }
 
@@ -40,11 +40,10 @@ void check_zone_policies(const PlanInput& input, const KvBlockShape& block) {
         prefill.name(), chunk_tokens, chunk_tokens);
   }
   if (input.policies.audit() == nullptr) return;
-  fail(
-      ErrorCode::kUnsupported,
-      "sparse_audit does not know the queries of dual chunk attention yet; leave it out, or take a "
-      "max_model_len of at most {} tokens, the model's first chunk",
-      chunk_tokens);
+  fail(ErrorCode::kUnsupported,
+       "sparse_audit does not know the queries of dual chunk attention; leave it out, or take a "
+       "max_model_len of at most {} tokens, the model's first chunk",
+       chunk_tokens);
 }
 
 }  // namespace

@@ -50,16 +50,20 @@ std::map<std::string, std::string> model_fields(const ModelConfig& config) {
     fields["states"] = fmt::format("f32 [{} v_head][k][{} columns], bf16 window, {} bytes",
                                    states.shape.num_v_heads, kDeltaColumns, states.layer_bytes());
   }
+  // Past the first chunk keys have other positions, by the difference of the two sizes. Queries
+  // have other angles, by both, and scores a length factor. They shape the outputs of a layer, and
+  // so K and V of all layers after it.
+  if (const DualChunk& dual_chunk = config.dual_chunk; dual_chunk.present()) {
+    fields["dual_chunk"] =
+        fmt::format("chunk_size {}, local_size {}, original_positions {}", dual_chunk.chunk_size,
+                    dual_chunk.local_size, dual_chunk.original_positions);
+  }
   return fields;
 }
 
 std::vector<float> rope_values(const ModelConfig& config) {
   RopeFrequencies rope = rope_frequencies(config);
   rope.inv_freq.push_back(rope.attention_factor);
-  // Keys past the first chunk have other positions. Queries do not matter for what is stored.
-  if (config.dual_chunk.present()) {
-    rope.inv_freq.push_back(static_cast<float>(config.dual_chunk.chunk_tokens()));
-  }
   return rope.inv_freq;
 }
 

@@ -3,16 +3,13 @@
 // Used by tests/engine/dual_chunk. Thread rule: host thread.
 #pragma once
 
-#include <filesystem>
 #include <initializer_list>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "io/file.h"
-#include "io/json.h"
-#include "io/json_type.h"
+#include "engine/dual_chunk/dual_chunk_config.h"
 #include "io/temp_dir.h"
 #include "support/run_bits.h"
 #include "support/sample_of.h"
@@ -35,23 +32,16 @@ struct Case {
 // The model with room for several chunks, with the key or without.
 inline EngineOptions long_options(const Case& of, const TempDir& dir, bool has_key) {
   EngineOptions options = tiny_options(of.model);
-  for (const auto& entry : std::filesystem::directory_iterator(options.model)) {
-    std::filesystem::copy(entry.path(), dir.path(),
-                          std::filesystem::copy_options::overwrite_existing);
-  }
-  nlohmann::json config = read_json_file(dir.path() / "config.json");
-  config["max_position_embeddings"] = 4096;
-  if (of.is_wide && !testing_cpu()) {
-    config["head_dim"] = 128;
-    options.load_format = LoadFormat::kDummy;
-  }
-  if (has_key) {
-    config["dual_chunk_attention_config"] = {{"chunk_size", kChunkTokens + 64},
-                                             {"local_size", 64},
-                                             {"original_max_position_embeddings", 320}};
-  }
-  write_file(dir.path() / "config.json", config.dump());
-  options.model = dir.path();
+  copy_model(options, dir.path(), [&](nlohmann::json& config) {
+    config["max_position_embeddings"] = 4096;
+    if (of.is_wide && !testing_cpu()) {
+      config["head_dim"] = 128;
+      options.load_format = LoadFormat::kDummy;
+    }
+    if (!has_key) return;
+    config["dual_chunk_attention_config"] =
+        dual_chunk_json({.chunk = kChunkTokens + 64, .local = 64, .original = 320});
+  });
   options.max_model_len = 1200;
   options.kv.cache_dtype = of.kv;
   return options;
@@ -123,6 +113,7 @@ inline auto dual_chunk_cases() {
   return ::testing::Values(
       Case{.name = "narrow", .model = "qwen2-group7-tied"},
       Case{.name = "wide", .model = "qwen2-group7-tied", .is_wide = true},
+      Case{.name = "experts", .model = "qwen3moe-experts8-pair"},
       Case{.name = "fp8", .model = "qwen3-group2-tied", .is_wide = true, .kv = KvCacheDtype::kFp8});
 }
 

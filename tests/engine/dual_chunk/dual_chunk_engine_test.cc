@@ -65,6 +65,23 @@ TEST_P(DualChunkEngine, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
 
 TEST_P(DualChunkEngine, PlacesChangeNoBit) { testing::expect_places_change_no_bit(options()); }
 
+// Both keep their bits beside the other: experts that flow through a ring, and those of a cache.
+TEST_P(DualChunkEngine, ExpertsInHostMemoryChangeNoBit) {
+  if (GetParam().name != std::string("experts")) GTEST_SKIP() << "skipped: it has no experts";
+  EngineOptions options = this->options();
+  const std::vector<Job> jobs = jobs_of({kChunkTokens - 5, 2 * kChunkTokens - 3, 900});
+  for (const KvOffload mode : {KvOffload::kOff, KvOffload::kLayerwise}) {
+    if (mode != KvOffload::kOff) options = testing::with_offload(options, mode);
+    const std::vector<RequestOutput> expected = run_engine(options, jobs);
+    EngineOptions away = options;
+    away.weights_offload = WeightsOffload::kExperts;
+    for (const size_t cache_bytes : {size_t{0}, size_t{8} << 20}) {
+      away.experts_device_bytes = cache_bytes;
+      expect_all_same(run_engine(away, jobs), expected, "experts in host memory");
+    }
+  }
+}
+
 TEST_P(DualChunkEngine, SecondTurnsFindTheirPrefix) {
   const EngineOptions options = this->options();
   LLM llm(options);

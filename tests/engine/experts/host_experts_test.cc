@@ -1,6 +1,7 @@
 // Experts in host memory: tokens and log-probabilities have the bits of a run with all weights on
 // the device, whatever the sizes of ring and cache, and beside all that moves KV.
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -8,8 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
+#include "engine/timeline_ring.h"
 #include "io/expect_error.h"
 #include "io/temp_dir.h"
+#include "model/copied_model.h"
 #include "model/experts/expert_cache.h"
 #include "model/weights.h"
 #include "sluice/inspect.h"
@@ -110,6 +113,29 @@ TEST(HostExperts, DraftsBesideThemHaveTheSameBits) {
     for (const int32_t num_places : {0, 4, 8}) {
       testing::expect_all_same(run_sizes(options, 2, num_places, make_jobs()), expected,
                                fmt::format("{}, {} places", mode, num_places));
+    }
+  }
+}
+
+// Drafts by lists of pages run the same layers, experts included, and share their places.
+TEST(HostExperts, DraftsOfASparsePolicyBesideThemHaveTheSameBits) {
+  for (const SpeculativeMethod method :
+       {SpeculativeMethod::kSparse, SpeculativeMethod::kNgramSparse}) {
+    EngineOptions options = testing::tiny_options(kModel);
+    const std::vector<RequestOutput> plain = testing::run_engine(options, make_jobs());
+    options.speculative.method = method;
+    options.speculative.num_tokens = 3;
+    options.sparse.policy = "full+quest";
+    options.sparse.page_tokens = 16;
+    options.sparse.sink_tokens = 16;
+    options.sparse.recent_tokens = 16;
+    options.sparse.topk_tokens = 32;
+    const std::vector<RequestOutput> expected = testing::run_engine(options, make_jobs());
+    const std::string what(speculative_method_name(method));
+    testing::expect_all_alike(expected, plain, what);
+    for (const int32_t num_places : {0, 4, 8}) {
+      testing::expect_all_same(run_sizes(options, 2, num_places, make_jobs()), expected,
+                               fmt::format("{}, {} places", what, num_places));
     }
   }
 }
@@ -282,6 +308,57 @@ TEST(HostExperts, CountsSayWhereExpertsCameFrom) {
 
 bool mentions(const std::vector<std::string>& lines, const std::string& part) {
   return std::ranges::any_of(lines, [&](const std::string& line) { return contains(line, part); });
+}
+
+// Experts of petabytes beside few other weights.
+TEST(HostExperts, WhatCannotBePinnedNamesTheOption) {
+  const TempDir dir;
+  EngineOptions options = testing::tiny_options(kModel);
+  testing::copy_model(options, dir.path(), [](nlohmann::json& config) {
+    config["num_local_experts"] = 4096;
+    config["moe_intermediate_size"] = 1 << 20;
+  });
+  const auto device = testing::make_test_device();
+  const ModelConfig config = read_model_config(ModelDirectory(options.model));
+  const std::string error = expect_error(ErrorCode::kDoesNotFit, [&] {
+    const Weights weights(config, *device, ExpertPlace::kPinned);
+  });
+  for (const char* part : {"pinned", "left", "weights_offload 'experts' keeps the experts there",
+                           "take a model of smaller weights", "or 'off' on a device"}) {
+    EXPECT_TRUE(contains(error, part));
+  }
+  EXPECT_EQ(device->allocated_bytes(MemoryKind::kPinned), 0u);
+  EXPECT_EQ(device->allocated_bytes(MemoryKind::kDevice), 0u) << "it keeps what it had taken";
+}
+
+// The row that docs/offload.md names: copies of gate and up and of down, which wait for "drained";
+// compute waits for "filled".
+TEST(HostExperts, TheTimelineHasTheirTransfers) {
+  TimelineRing timeline;
+  {
+    LlmEngine engine(on_host(testing::tiny_options(kModel), 0),
+                     {.device = testing::make_test_device({.num_threads = 2, .trace = &timeline})});
+    testing::run_jobs(engine, {{testing::random_tokens(90, 1), testing::sampled(5, 1)}});
+  }  // streams hand over their last spans
+  const auto rows = timeline.newest(int64_t{3600} * 1'000'000'000);
+  const auto spans_of = [&](const std::string& stream, const std::string& name) {
+    std::vector<TraceSpan> spans;
+    for (const TimelineRing::Row& row : rows) {
+      if (row.stream_name != stream) continue;
+      std::ranges::copy_if(row.spans, std::back_inserter(spans),
+                           [&](const TraceSpan& span) { return span.op_name == name; });
+    }
+    return spans;
+  };
+  const std::vector<TraceSpan> copies = spans_of("slots of experts", "copy h2d");
+  // Of five passes, and the two layers that the last one loads ahead.
+  EXPECT_EQ(std::ssize(copies), (5 * kNumLayers + 2) * 2);
+  EXPECT_FALSE(spans_of("slots of experts", "wait").empty());
+  EXPECT_FALSE(spans_of("compute", "wait").empty());
+  const int64_t slack_ns = testing::testing_cpu() ? 0 : 1'000'000;  // as in cuda_stream_test
+  for (size_t i = 1; i < copies.size(); ++i) {
+    EXPECT_LE(copies[i - 1].end_ns, copies[i].begin_ns + slack_ns) << "the link has one queue";
+  }
 }
 
 // Of the shape of Qwen3-30B-A3B the weights are 57 GiB, of which experts are 54.

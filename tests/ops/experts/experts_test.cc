@@ -364,7 +364,7 @@ TEST(ExpertMlp, MatchesDoublePrecision) {
       }
     }
   }
-  expect_exact(random_problem(all_sizes()[0], 1100, 3), best_kernels(), "1100 rows");
+  expect_exact(random_problem(all_sizes()[0], 4096, 3), best_kernels(), "4096 rows");
 }
 
 // Experts 1 to 7 have no rows, or all but one.
