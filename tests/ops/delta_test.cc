@@ -92,8 +92,8 @@ TEST(Delta, AGpuHasTheBitsOfTheCpuInDecode) {
   EXPECT_TRUE(pass.bits() == expected.bits());
 }
 
-// The mixer of one row a sequence, of which some are the first of their texts, against its ops one
-// after the other on a CPU; and of more rows.
+// The mixer of one row a sequence, of which some are the first of their texts and some padding,
+// against its ops one after the other on a CPU; and of more rows.
 TEST(Delta, AMixerHasTheBitsOfItsOps) {
   for (const DeltaShape& shape : {kOdd, kPublished}) {
     for (const int64_t rows_each : {1, 3}) {
@@ -102,8 +102,9 @@ TEST(Delta, AMixerHasTheBitsOfItsOps) {
         for (int32_t seq = 0; seq < 9; ++seq) spans.push_back({rows_each, seq % 4 * seq});
         Machine machine;
         DeltaPass expected(machine, shape, spans), pass(machine, shape, spans);
-        if (in_place) {
-          for (DeltaPass* each : {&expected, &pass}) each->write_where_it_reads();
+        for (DeltaPass* each : {&expected, &pass}) {
+          if (in_place) each->write_where_it_reads();
+          for (const int32_t seq : {4, 8}) each->rows().write_slots.data<int32_t>()[seq] = -1;
         }
         const auto of_expected = expected.mixer(machine), of_pass = pass.mixer(machine);
         on_cpu([&](Stream& cpu) {
@@ -192,6 +193,9 @@ TEST(Delta, APassLeavesWhatItReadAndSkipsPadding) {
   pass.run({10});
   EXPECT_TRUE(std::equal(read.begin(), read.end(), pass.slot(2)));
   EXPECT_TRUE(std::equal(unused.begin(), unused.end(), pass.slot(5)));
+  const TensorView out = pass.rule_out.rows(9, 1);
+  EXPECT_EQ(std::count(out.data<float>(), out.data<float>() + out.num_elements(), 0.0f),
+            out.num_elements());
 }
 
 // Of a draft some rows are stepped over again: those of no sequence lie between them.

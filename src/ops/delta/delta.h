@@ -99,10 +99,12 @@ struct DeltaStates {
 // all later rows continue what the pass has written to `write_slots`. So a pass never changes the
 // state that it began with, unless both are one slot.
 struct DeltaRows {
-  TensorView row_begin;    // i32 [num_seqs + 1]: first row of each sequence in the pass
-  TensorView first_pos;    // i32 [num_seqs]: position of that row
-  TensorView read_slots;   // i32 [num_seqs]
-  TensorView write_slots;  // i32 [num_seqs]; -1: a row of padding, which is left out
+  TensorView row_begin;   // i32 [num_seqs + 1]: first row of each sequence in the pass
+  TensorView first_pos;   // i32 [num_seqs]: position of that row
+  TensorView read_slots;  // i32 [num_seqs]
+  // i32 [num_seqs]; -1: rows of padding. They have no state, and the rule's output is zeros there,
+  // so that whatever is computed of them is finite.
+  TensorView write_slots;
   int64_t first_row = 0;
   // Of the longest sequence in the pass, at least: sizes launches, which a graph replays.
   int64_t max_rows = 0;

@@ -29,4 +29,12 @@ struct MatmulOutput {
 // `magnitude` scales the rounding errors that any order of summation may make.
 MatmulOutput matmul(const MatmulInput& input);
 
+// x [m, k] as a GPU rounds it before it multiplies e4m3 by e4m3 (cuda/matmul/quantize_rows.h): the
+// largest magnitude of each `group_cols` columns of a row, of all for 0, becomes 448, the largest
+// e4m3, and all numbers go to the nearest one, ties to even.
+//
+// Types: scales and quotients are f32, each rounded once, as they are there, so that the codes are
+// the same; a product of code and scale is exact in double. REQUIRES: x is finite.
+std::vector<double> rounded_to_e4m3(const std::vector<BFloat16>& x, int64_t k, int64_t group_cols);
+
 }  // namespace sluice::reference

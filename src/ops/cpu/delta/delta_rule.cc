@@ -61,8 +61,15 @@ void run_row(const RuleCall& call, int64_t row, const Block& block, const float*
 
 void run_block(const RuleCall& call, int64_t seq, const Block& block) {
   const SequencePart part = part_of(call.rows, seq);
-  if (part.empty()) return;
   const DeltaShape& shape = call.states.shape;
+  if (part.empty()) {  // of padding, if it has rows
+    const int64_t column = block.v_head * shape.v_dim + block.index * kDeltaColumns;
+    for (int64_t row = part.begin; row < part.end; ++row) {
+      std::fill_n(call.out + row * shape.v_width() + column, shape.block_columns(block.index),
+                  0.0f);
+    }
+    return;
+  }
   const int64_t offset = shape.block_offset(block.index);
   float* to = call.states.matrix(part.to, block.v_head) + offset;
   const float* from = to;

@@ -92,7 +92,14 @@ __global__ void __launch_bounds__(kStepThreads) mix_row(const MixerCall call) {
   const float* from = has_before ? matrix_in(rule.states, part.from, v_head) + offset : nullptr;
   if (from != nullptr) prefetch_state(from, kDim * kDeltaColumns);
   wait_for_earlier_work();
-  if (part.is_empty()) return;  // so do all blocks of the cluster
+  const int64_t out_column = part.begin * shape.v_width() + v_head * kDim + column;
+  if (part.is_empty()) {  // so it is for all blocks of the cluster
+    if (part.begin >= part.end) return;
+    rule.out[out_column] = 0.0f;  // padding
+    const uint16_t gate = call.gate[part.begin * call.gate_width + v_head * kDim + column];
+    call.normed[out_column] = normed(0.0f, 1.0f / sqrtf(call.eps), weight, gate);
+    return;
+  }
   load_state(from, of_s, s);
   end_of_copies();
   const uint16_t* const x = call.x + part.begin * call.x_width;
@@ -139,7 +146,6 @@ __global__ void __launch_bounds__(kStepThreads) mix_row(const MixerCall call) {
   __syncthreads();  // S, the query and the key are here
   float* to = matrix_in(rule.states, part.to, v_head) + offset + thread;
   const float out = step(row, of_s, value, s + thread, to);
-  const int64_t out_column = part.begin * shape.v_width() + v_head * kDim + column;
   rule.out[out_column] = out;
   of_head[column] = out;
   *ClusterBlocks::of_block(&of_head[column], ClusterBlocks::rank() ^ 1) = out;

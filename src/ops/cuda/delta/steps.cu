@@ -63,6 +63,15 @@ __device__ inline void prepare_rows(const RuleCall& call, int32_t v_head, int32_
   }
 }
 
+// Writes a column of the rows of padding.
+__device__ inline void zero_padding(const RuleCall& call, const SequencePart& part,
+                                    int64_t out_column) {
+  if (part.to >= 0) return;
+  for (int32_t row = part.begin; row < part.end; ++row) {
+    call.out[int64_t{row} * call.states.shape.v_width() + out_column] = 0.0f;
+  }
+}
+
 // grid: blocks of columns of all value heads; sequences.
 template <bool kWhole>
 __global__ void __launch_bounds__(kStepThreads) run_steps(const StepsCall call) {
@@ -84,13 +93,16 @@ __global__ void __launch_bounds__(kStepThreads) run_steps(const StepsCall call) 
       steps.from >= 0 ? matrix_in(rule.states, steps.from, v_head) + offset : nullptr;
   if (from != nullptr) prefetch_state(from, part.k_dim() * part.columns());
   wait_for_earlier_work();
-  if (steps.is_empty()) return;
+  const int64_t out_column = v_head * shape.v_dim + block * kDeltaColumns + column;
+  if (steps.is_empty()) {
+    if (exists && call.which != StepRows::kAfterChunks) zero_padding(rule, sequence, out_column);
+    return;
+  }
   load_state(from, part, shared);
   end_of_copies();
   // Rows go on in shared memory; the last one writes S to its slot instead, while it is computed.
   float* s = shared + column;
   float* to = matrix_in(rule.states, steps.to, v_head) + offset + column;
-  const int64_t out_column = v_head * shape.v_dim + block * kDeltaColumns + column;
   // The next row's value is asked for before a row is computed, that of the first while S comes.
   const float* const values = rule.mixed + 2 * shape.k_width() + out_column;
   const auto value_of = [&](int32_t row) {

@@ -269,12 +269,8 @@ int32_t part_eights(int32_t n, int32_t num_multiprocessors, size_t most_shared_b
     }
   };
   // Codes of 4 bits are not in parts of two eights: x of a group costs a part as much as its codes,
-  // and an 8B model decodes 6 % slower. Codes of bytes have no room for six.
-  if constexpr (Codec::kPieces > 1) {
-    consider(2, 0);
-  } else {
-    consider(6, all_shared_bytes<Codec, kDepth, false, 6>(8));
-  }
+  // and an 8B model decodes 6 % slower.
+  if constexpr (Codec::kPieces > 1) consider(2, 0);
   consider(5, all_shared_bytes<Codec, kDepth, false, 5>(8));
   return best;
 }
@@ -291,8 +287,6 @@ void launch_ring(CudaStream& stream, const typename Codec::Call& call) {
     if constexpr (Codec::kPieces > 1) {
       // As many bytes on their way as with four.
       if (eights == 2) return launch_parts<Codec, 2 * kDepth, kHigh, Out, kGated, 2>(stream, call);
-    } else {
-      if (eights == 6) return launch_parts<Codec, kDepth, kHigh, Out, kGated, 6>(stream, call);
     }
   }
   launch_parts<Codec, kDepth, kHigh, Out, kGated, kRingEights>(stream, call);
