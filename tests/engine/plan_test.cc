@@ -6,6 +6,7 @@
 #include "engine/plan/engine_plan.h"
 #include "engine/plan/stall_plan.h"
 #include "io/model_directory.h"
+#include "sluice/inspect.h"
 #include "support/source_dir.h"
 #include "support/tiny_models.h"
 
@@ -186,6 +187,68 @@ TEST(Plan, SpansAreNotCutBelowABlockNorBelowWhatHidesTheLink) {
   plan.passes.scheduler.prefill_chunk_tokens = 1024;
   plan_stalls(options, config, h200, plan);
   EXPECT_EQ(plan.passes.scheduler.min_span_tokens, 1024);
+}
+
+// A GPU computes chunks of 64 rows of a recurrent state at once, at multiples of 64.
+TEST(Plan, SpansOfHybridsEndWhereChunksDo) {
+  EngineOptions options;
+  PassNeeds needs{.block_tokens = 16, .max_model_len = 4096, .has_states = true};
+  const auto align = [&](DeviceKind kind) {
+    const PassSizes sizes = choose_pass_sizes(options, plan_traits(kind), needs);
+    return sizes.scheduler.state_align_tokens;
+  };
+  for (const int32_t chunk : {64, 100, 1000}) {
+    options.prefill_chunk_tokens = chunk;
+    EXPECT_EQ(align(DeviceKind::kCuda), 64) << chunk;
+    EXPECT_EQ(align(DeviceKind::kCpu), 1) << "a row is computed for itself";
+  }
+  needs.scope_tokens = 96;
+  EXPECT_EQ(align(DeviceKind::kCuda), 192);
+  needs.scope_tokens = 1;
+  options.prefill_chunk_tokens = 63;
+  EXPECT_EQ(align(DeviceKind::kCuda), 1) << "no pass has a whole chunk";
+  needs.kv_offload = KvOffload::kChunked;
+  EXPECT_EQ(align(DeviceKind::kCuda), 64) << "passes are whole blocks";
+  needs.has_states = false;
+  EXPECT_EQ(align(DeviceKind::kCuda), 1);
+}
+
+// A pass that follows the clock is not shorter than a chunk, or no span would end at one.
+TEST(Plan, AShortestSpanHoldsAChunkOfStates) {
+  EngineOptions options = shape_options("shapes/qwen3.5-27b");
+  options.kv.block_size = 16;
+  options.max_stall_ms = 100;
+  EnginePlan plan = plan_on(options, machine(256 * kGiB));
+  const ModelConfig config = read_model_config(ModelDirectory(options.model));
+  EXPECT_EQ(plan.passes.scheduler.min_span_tokens, 16);
+  plan.passes.scheduler.state_align_tokens = 64;
+  plan_stalls(options, config, {}, plan);
+  EXPECT_EQ(plan.passes.scheduler.min_span_tokens, 64);
+}
+
+// States of a GPU's sequences are in its own memory, so the host's decides nothing; and they leave
+// room for KV, as the default number of sequences does for other models.
+TEST(Plan, StatesLeaveRoomWhateverTheHostHas) {
+  EngineOptions options;
+  options.load_format = LoadFormat::kDummy;
+  options.max_model_len = 128 << 10;
+  for (const char* shape : {"shapes/qwen3.5-27b", "shapes/qwen3.5-35b-a3b"}) {
+    options.model = testing::source_dir() / "models" / shape;
+    for (const size_t gib : {96, 512, 4096}) {
+      const MemoryPlan plan =
+          plan_memory(options, {.gpu_bytes = 80 * kGiB, .host_bytes = gib * kGiB});
+      EXPECT_TRUE(plan.fits) << plan.remedy;
+      EXPECT_EQ(plan.kv_offload, "off") << shape << " with " << gib;
+      EXPECT_EQ(plan.max_model_len, 128 << 10);
+      EXPECT_FALSE(mentions(plan.warnings, "weights_offload is experts")) << shape;
+      EXPECT_TRUE(mentions(plan.notes, "of 256: the states of a sequence take")) << shape;
+    }
+  }
+  // A number that is given stays.
+  options.max_num_seqs = 64;
+  EXPECT_TRUE(
+      mentions(plan_memory(options, {.gpu_bytes = 80 * kGiB, .host_bytes = 96 * kGiB}).warnings,
+               "weights_offload is experts"));
 }
 
 // The number of sequences is lowered only when nothing else helps, and not when it was given.

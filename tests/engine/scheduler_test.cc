@@ -1,7 +1,9 @@
 // The scheduler without a model: the order of prefill and decode, limits, and preemption.
 #include "engine/schedule/scheduler.h"
 
+#include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -185,6 +187,62 @@ TEST_F(SchedulerTest, SpansBeginAtScopesAndEndThereOrWithTheirPrompt) {
   }
   EXPECT_EQ(batch.kind, Phase::kDecode);
   EXPECT_GE(num_cut, 4) << "the test cuts few prompts";
+}
+
+// Kernels of recurrent states compute 64 rows at once: whichever share a pass, however long it is,
+// and wherever the first span of a prompt begins, only a prompt's end lies within such a chunk.
+TEST_F(SchedulerTest, SpansEndWhereChunksOfStatesDo) {
+  for (const int64_t chunk : {64, 100, 150}) {
+    make(100,
+         {.max_num_seqs = 8,
+          .max_num_batched_tokens = 150,
+          .prefill_chunk_tokens = chunk,
+          .state_align_tokens = 64},
+         16);
+    add(9, 50);
+    complete(scheduler_->schedule());
+    scheduler_->remove(SequenceId(9));  // leaves 48 tokens in the cache
+    const std::vector<int64_t> lengths = {205, 30, 70, 300, 129};
+    for (size_t i = 0; i < lengths.size(); ++i) add(static_cast<int64_t>(i), lengths[i]);
+    add(9, 220);
+    std::set<int64_t> begins;  // of the cached prompt's spans
+    int num_cut = 0;
+    for (Batch batch = scheduler_->schedule(); ids_of(batch).size() < 6;
+         batch = scheduler_->schedule()) {
+      ASSERT_LE(batch.num_rows(), 150);
+      for (const ScheduledSequence& s : batch.sequences) {
+        if (batch.kind == Phase::kDecode) continue;
+        if (s.sequence->id.value == 9) begins.insert(s.first_pos());
+        if (s.wants_token) continue;
+        EXPECT_EQ((s.first_pos() + s.num_rows) % 64, 0) << "sequence " << s.sequence->id.value;
+        ++num_cut;
+      }
+      complete(batch);
+    }
+    EXPECT_GE(num_cut, 4) << "the test cuts few prompts";
+    EXPECT_EQ(*begins.begin(), 48);
+    EXPECT_GE(begins.size(), 2u);
+  }
+}
+
+// The last token waits with the grammar, and the chunk that it ends with it: when the grammar is
+// ready decides nothing.
+TEST_F(SchedulerTest, APromptWithoutItsGrammarEndsWhereAChunkDoes) {
+  make(100, {.max_num_seqs = 8,
+             .max_num_batched_tokens = 500,
+             .prefill_chunk_tokens = 500,
+             .state_align_tokens = 64});
+  add(0, 128);
+  const auto order = std::make_shared<GrammarOrder>("", std::vector<std::string>());
+  sequence(0).grammar.guide =
+      std::make_shared<Guide>(Guide::Parts{.order = order, .vocab_size = 160}, SamplingParams());
+  const Batch first = scheduler_->schedule();
+  EXPECT_EQ(first.num_rows(), 64);
+  complete(first);
+  sequence(0).grammar.guide = nullptr;
+  const Batch last = scheduler_->schedule();
+  EXPECT_EQ(last.num_rows(), 64);
+  EXPECT_TRUE(last.sequences[0].wants_token);
 }
 
 // A short prompt takes its blocks of a pass, not a scope.

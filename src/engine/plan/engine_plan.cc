@@ -33,7 +33,7 @@ namespace {
 // Of the memory that is available now, at most this share is pinned unless kv_host_bytes is given.
 constexpr double kPinnedShare = 0.8;
 
-// One part of this many of a machine's memory is for states, unless max_num_seqs is given.
+// One part of this many of the memory where states are is for them, unless max_num_seqs is given.
 constexpr size_t kStateShare = 8;
 
 // The host tier unless kv_host_bytes is given: other programs cannot use pinned memory.
@@ -320,6 +320,14 @@ EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
   return plan_with_tier(input, kv_offload, host_bytes);
 }
 
+// As much as KV takes by default is enough for states, and more than a part of a small machine.
+size_t default_state_bytes(const Device& device, const HostMemory& host) {
+  const PlanTraits& traits = plan_traits(device.kind());
+  const size_t total_bytes =
+      traits.shares_host_memory ? host.total_bytes : device.info().total_memory_bytes;
+  return std::min(traits.default_kv_bytes, total_bytes / kStateShare);
+}
+
 // REQUIRES: not kAuto, which plan_search resolves.
 EnginePlan plan_mode(const PlanInput& input) {
   const KvOffload mode = input.options.kv.offload;
@@ -358,10 +366,8 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
   const int32_t num_ranks = given.tensor_parallel_size;
   const ModelConfig config = shard_of(model, {.rank = 0, .num_ranks = num_ranks});
   const HostMemory host = host_of_rank(machine, num_ranks);
-  // As much as KV takes by default is enough for states, and more than a part of a small machine.
   std::vector<std::string> state_notes;
-  const size_t state_bytes =
-      std::min(plan_traits(device.kind()).default_kv_bytes, host.total_bytes / kStateShare);
+  const size_t state_bytes = default_state_bytes(device, host);
   const EngineOptions options =
       settle_hybrid_options(options_of_rank(given), config, state_bytes, state_notes);
   const Weights::Plan weights = Weights::plan(config, device);
@@ -375,7 +381,10 @@ EnginePlan make_engine_plan(const EngineOptions& given, const ModelConfig& model
                       .weights = weights,
                       .for_longest = options.kv.offload == KvOffload::kAuto});
   };
-  EnginePlan plan = search_with_experts(options, choose_max_model_len(options, config), make);
+  EnginePlan plan = search_with_experts(options,
+                                        {.max_model_len = choose_max_model_len(options, config),
+                                         .num_seqs_is_given = given.max_num_seqs.has_value()},
+                                        make);
   plan.num_ranks = num_ranks;
   if (num_ranks > 1) {
     const DecodeWork work{.weight_bytes = Weights::stored_bytes(model, device).active,

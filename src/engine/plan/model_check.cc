@@ -50,6 +50,7 @@ void check_weights(const EngineOptions& options, const ModelDirectory& directory
     Weights::check(config, *make_device("cpu"), checkpoint);
     check.weights = describe_weights(checkpoint, directory);
     if (const auto note = note_unread_parts(checkpoint, config)) check.weights += "; " + *note;
+    if (const auto note = note_kv_scales(checkpoint)) check.weights += "; " + *note;
     check.warnings = checkpoint.warnings();
   } catch (const Error& error) {
     check.weights = "cannot be loaded";

@@ -86,8 +86,8 @@ int64_t choose_state_rows(const PassNeeds& needs, int64_t pass_tokens, int64_t n
   return std::max(prefill_rows, decode_rows);
 }
 
-SchedulerLimits choose_scheduler_limits(const EngineOptions& options, const PassNeeds& needs,
-                                        int64_t pass_tokens) {
+SchedulerLimits choose_scheduler_limits(const EngineOptions& options, const PlanTraits& traits,
+                                        const PassNeeds& needs, int64_t pass_tokens) {
   const int64_t asked_chunk = options.prefill_chunk_tokens.value_or(pass_tokens);
   const int64_t chunk_tokens = round_up(asked_chunk, needs);
   if (chunk_tokens > pass_tokens) {
@@ -101,6 +101,8 @@ SchedulerLimits choose_scheduler_limits(const EngineOptions& options, const Pass
                          .max_num_batched_tokens = pass_tokens,
                          .prefill_chunk_tokens = chunk_tokens,
                          .span_align_tokens = span_align_tokens(needs)};
+  const int64_t state_align = std::lcm(limits.span_align_tokens, traits.state_chunk_tokens);
+  if (needs.has_states && chunk_tokens >= state_align) limits.state_align_tokens = state_align;
   if (needs.kv_offload != KvOffload::kOff) {
     limits.row_block_tokens = needs.block_tokens;
     limits.max_rows_with_history = choose_state_rows(needs, pass_tokens, max_num_seqs(options));
@@ -120,7 +122,7 @@ PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& trai
   const bool has_zones = needs.zone_chunk_tokens > 0;
   const bool has_graphs = traits.has_decode_shapes && !options.enforce_eager;
   return {
-      .scheduler = choose_scheduler_limits(options, needs, pass_tokens),
+      .scheduler = choose_scheduler_limits(options, traits, needs, pass_tokens),
       .decoder = {.max_rows = max_rows,
                   .max_logit_rows = decode_rows,
                   .row_tile = traits.row_tile,

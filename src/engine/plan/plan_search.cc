@@ -208,9 +208,13 @@ void add_remedy(const EngineOptions& options, const MakePlan& make, EnginePlan& 
 }
 
 // Values of max_num_seqs that "auto" tries: the given one alone, else the default and fewer.
-std::vector<int32_t> counts_to_try(const EngineOptions& options) {
-  if (options.max_num_seqs) return {*options.max_num_seqs};
-  return {max_num_seqs(options), 64, 16, 4, 1};
+std::vector<int32_t> counts_to_try(const EngineOptions& options, const SearchGoal& goal) {
+  std::vector<int32_t> counts{max_num_seqs(options)};
+  if (goal.num_seqs_is_given) return counts;
+  for (const int32_t count : {64, 16, 4, 1}) {
+    if (count < counts.front()) counts.push_back(count);
+  }
+  return counts;
 }
 
 // Layer-wise prefill takes whole prompts, which contradicts a chunk or a pause that was given.
@@ -237,9 +241,9 @@ bool is_better(const EnginePlan& plan, const Choice& choice, int64_t asked_len) 
 
 // Tries modes for each number of sequences, most sequences and fastest mode first; returns at once
 // when a plan reaches the requested length.
-Choice choose(const EngineOptions& options, int64_t asked_len, const MakePlan& make) {
+Choice choose(const EngineOptions& options, const SearchGoal& goal, const MakePlan& make) {
   Choice choice;
-  for (const int32_t num_seqs : counts_to_try(options)) {
+  for (const int32_t num_seqs : counts_to_try(options, goal)) {
     for (const KvOffload mode : kModesToTry) {
       if (!allows(options, mode)) continue;
       EngineOptions changed = options;
@@ -247,10 +251,10 @@ Choice choose(const EngineOptions& options, int64_t asked_len, const MakePlan& m
       changed.kv.offload = mode;
       EnginePlan plan = make(changed);
       if (!choice.resident) choice.resident = plan;
-      if (!is_better(plan, choice, asked_len)) continue;
+      if (!is_better(plan, choice, goal.max_model_len)) continue;
       choice.plan = std::move(plan);
       choice.num_seqs = num_seqs;
-      if (choice.plan->max_model_len == asked_len) return choice;
+      if (choice.plan->max_model_len == goal.max_model_len) return choice;
     }
   }
   return choice;
@@ -278,12 +282,12 @@ std::string reason(const EngineOptions& options, const EnginePlan& plan, const E
 
 // The chosen plan with notes on the choice. If nothing fits: the smallest plan, chunked with the
 // fewest sequences, and its remedy.
-EnginePlan plan_auto(const EngineOptions& options, int64_t asked_len, const MakePlan& make) {
-  Choice choice = choose(options, asked_len, make);
+EnginePlan plan_auto(const EngineOptions& options, const SearchGoal& goal, const MakePlan& make) {
+  Choice choice = choose(options, goal, make);
   if (!choice.plan) {
     EngineOptions chunked = options;
     chunked.kv.offload = KvOffload::kChunked;
-    chunked.max_num_seqs = counts_to_try(options).back();
+    chunked.max_num_seqs = counts_to_try(options, goal).back();
     EnginePlan plan = make(chunked);
     add_remedy(chunked, make, plan);
     return plan;
@@ -292,7 +296,7 @@ EnginePlan plan_auto(const EngineOptions& options, int64_t asked_len, const Make
   // Offload is slower, and the user has not requested it: a warning instead of a note.
   std::vector<std::string>& lines = offloads(plan) ? plan.memory.warnings : plan.memory.notes;
   lines.push_back(fmt::format("kv_offload is {}: {}", kv_offload_name(plan.kv_offload),
-                              reason(options, plan, *choice.resident, asked_len)));
+                              reason(options, plan, *choice.resident, goal.max_model_len)));
   if (choice.num_seqs != max_num_seqs(options)) {
     plan.memory.notes.push_back(
         fmt::format("max_num_seqs is {} instead of {}: more sequences at once leave no room for "
@@ -304,16 +308,16 @@ EnginePlan plan_auto(const EngineOptions& options, int64_t asked_len, const Make
 
 }  // namespace
 
-EnginePlan search_plan(const EngineOptions& options, int64_t asked_len, const MakePlan& make) {
-  if (options.kv.offload == KvOffload::kAuto) return plan_auto(options, asked_len, make);
+EnginePlan search_plan(const EngineOptions& options, const SearchGoal& goal, const MakePlan& make) {
+  if (options.kv.offload == KvOffload::kAuto) return plan_auto(options, goal, make);
   EnginePlan plan = make(options);
   add_remedy(options, make, plan);
   return plan;
 }
 
-EnginePlan search_with_experts(const EngineOptions& options, int64_t asked_len,
+EnginePlan search_with_experts(const EngineOptions& options, const SearchGoal& goal,
                                const MakePlan& make) {
-  EnginePlan plan = search_plan(options, asked_len, make);
+  EnginePlan plan = search_plan(options, goal, make);
   const bool is_auto = options.weights_offload == WeightsOffload::kAuto;
   if (plan.memory.fits && is_auto && options.experts_device_bytes) {
     plan.memory.warnings.emplace_back(
@@ -323,7 +327,7 @@ EnginePlan search_with_experts(const EngineOptions& options, int64_t asked_len,
   if (plan.memory.fits || !is_auto) return plan;
   EngineOptions changed = options;
   changed.weights_offload = WeightsOffload::kExperts;
-  EnginePlan offloaded = search_plan(changed, asked_len, make);
+  EnginePlan offloaded = search_plan(changed, goal, make);
   if (!offloaded.memory.fits || !offloaded.experts.on_host()) return plan;
   offloaded.memory.warnings.emplace_back(
       "weights_offload is experts: they do not fit the device beside all else");

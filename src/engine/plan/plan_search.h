@@ -17,14 +17,19 @@ namespace sluice {
 // kInvalidArgument, as make_engine_plan.
 using MakePlan = std::function<EnginePlan(const EngineOptions&)>;
 
+struct SearchGoal {
+  int64_t max_model_len = 0;      // to reach
+  bool num_seqs_is_given = true;  // else max_num_seqs of the options, if any, is the most to try
+};
+
 // The plan of `options`. With "auto": the first of off, layerwise and chunked that fits and reaches
-// `asked_len` tokens, for max_num_seqs sequences or, if that option is not given, for fewer. If
-// every plan shortens the length, the one that shortens it least, up to small differences. A plan
-// that does not fit has a remedy.
-EnginePlan search_plan(const EngineOptions& options, int64_t asked_len, const MakePlan& make);
+// the length, for max_num_seqs sequences or, if that is not given, for fewer. If every plan
+// shortens the length, the one that shortens it least, up to small differences. A plan that does
+// not fit has a remedy.
+EnginePlan search_plan(const EngineOptions& options, const SearchGoal& goal, const MakePlan& make);
 
 // The same; with weights_offload "auto" a plan with experts in host memory if only such a one fits.
-EnginePlan search_with_experts(const EngineOptions& options, int64_t asked_len,
+EnginePlan search_with_experts(const EngineOptions& options, const SearchGoal& goal,
                                const MakePlan& make);
 
 }  // namespace sluice

@@ -1,6 +1,8 @@
 // The values, with the reason for each.
 #include "engine/plan/plan_traits.h"
 
+#include "ops/delta/delta.h"
+
 namespace sluice {
 namespace {
 
@@ -23,6 +25,7 @@ constexpr PlanTraits kCpuTraits = {
 constexpr int64_t kCudaRowTile = 8192;
 
 constexpr PlanTraits kCudaTraits = {
+    .state_chunk_tokens = kDeltaChunk,
     .has_decode_shapes = true,
     .default_kv_bytes = SIZE_MAX,
     // Each slot of history loads and stores the softmax state of all rows. That costs 8 % of

@@ -16,6 +16,8 @@ struct PlanTraits {
   // Device memory is host memory: a control group limits it, and keeping a block on the device as
   // well would save no copy.
   bool shares_host_memory = false;
+  // Rows that kernels of recurrent states compute at once, from a multiple on; 1: each for itself.
+  int64_t state_chunk_tokens = 1;
   // Decode steps are padded to few shapes and can be replayed as graphs.
   bool has_decode_shapes = false;
   // Attention walks zones of keys one after the other, with a state of each row between them.

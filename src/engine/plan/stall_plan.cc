@@ -27,7 +27,7 @@ int64_t min_span_tokens(const ModelConfig& config, const StallRates& rates,
   if (offloads(plan) && rates.link_bytes_per_second > 0) {
     tokens = std::max(tokens, tokens_that_hide_link(config, plan.kv_layout, rates));
   }
-  const int64_t align = limits.span_align_tokens;
+  const int64_t align = std::max(limits.span_align_tokens, limits.state_align_tokens);
   const int64_t longest = limits.prefill_chunk_tokens >= align
                               ? limits.prefill_chunk_tokens / align * align
                               : limits.prefill_chunk_tokens;

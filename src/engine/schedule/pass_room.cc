@@ -19,8 +19,7 @@ int64_t PassRoom::take(int64_t num_done, int64_t num_tokens) {
   const int64_t num_pending = num_tokens - num_done;
   int64_t num_rows = std::min(
       {num_pending, limits_.prefill_chunk_tokens, rows_left, rows_in_time(num_done, num_pending)});
-  const int64_t align = limits_.span_align_tokens;
-  if (num_rows < num_pending) num_rows = std::max<int64_t>(num_rows, 0) / align * align;
+  if (num_rows < num_pending) num_rows = aligned(num_done, std::max<int64_t>(num_rows, 0));
   if (num_rows <= 0) return 0;
   const int64_t block = limits_.row_block_tokens;
   rows_left_ = rows_left - (num_rows + block - 1) / block * block;
@@ -29,6 +28,13 @@ int64_t PassRoom::take(int64_t num_done, int64_t num_tokens) {
   const auto cost = rates_.ns_per_row(num_done + num_rows / 2);
   ns_left_ -= cost ? static_cast<int64_t>(*cost * static_cast<double>(num_rows)) : ns_left_;
   return num_rows;
+}
+
+// Rows of a span that ends before its prompt does.
+int64_t PassRoom::aligned(int64_t num_done, int64_t num_rows) const {
+  const int64_t span = num_rows / limits_.span_align_tokens * limits_.span_align_tokens;
+  const int64_t align = limits_.state_align_tokens;
+  return std::max<int64_t>((num_done + span) / align * align - num_done, 0);
 }
 
 // Rows for which there is time. The first span of a pass is not shorter than min_span_tokens; a

@@ -17,6 +17,10 @@ struct SchedulerLimits {
   // A span begins at a multiple of this and ends at one, or at its prompt's end: at whole blocks if
   // the residency stages blocks, and at whole scopes of the prefill policy.
   int64_t span_align_tokens = 1;
+  // A span that ends before its prompt ends at a multiple of this, wherever it begins, so that
+  // neither the length of passes nor neighbours cut what kernels of recurrent states compute at
+  // once. 1: anywhere; else a multiple of span_align_tokens, at most prefill_chunk_tokens.
+  int64_t state_align_tokens = 1;
   // A span takes a multiple of this many rows of a pass: the block size if the residency stages
   // whole blocks, since spans do not share a block; else 1.
   int64_t row_block_tokens = 1;
@@ -26,7 +30,8 @@ struct SchedulerLimits {
   // Longest time of a prefill pass, by the rates measured so far; 0: no limit. A pass has at least
   // one span, of min_span_tokens rows, or a prompt's last ones, whatever they take.
   int64_t max_stall_ns = 0;
-  int64_t min_span_tokens = 1;  // a multiple of span_align_tokens, at most prefill_chunk_tokens
+  // A multiple of span_align_tokens and state_align_tokens, at most prefill_chunk_tokens.
+  int64_t min_span_tokens = 1;
 };
 
 class PassRoom {
@@ -36,10 +41,11 @@ class PassRoom {
 
   // Takes the rows of the next span of a prompt of `num_tokens` tokens, of which `num_done` have
   // KV, and returns their number; 0 if the prompt must wait for the next pass. A span that ends
-  // before its prompt is a multiple of span_align_tokens.
+  // before `num_tokens` is a multiple of span_align_tokens, and ends at one of state_align_tokens.
   int64_t take(int64_t num_done, int64_t num_tokens);
 
  private:
+  int64_t aligned(int64_t num_done, int64_t num_rows) const;
   int64_t rows_in_time(int64_t num_done, int64_t num_pending) const;
 
   const SchedulerLimits& limits_;

@@ -206,7 +206,7 @@ void Scheduler::sort(std::vector<Candidate>& candidates) {
 int64_t Scheduler::end_of_rows(const Sequence& sequence, int64_t num_done) const {
   const int64_t border = kv_.snapshots().next_border(sequence, num_done);
   if (!sequence.grammar.is_waiting()) return border;
-  const int64_t align = limits_.span_align_tokens;
+  const int64_t align = std::max(limits_.span_align_tokens, limits_.state_align_tokens);
   return std::min(border, (sequence.num_tokens() - 1) / align * align);
 }
 

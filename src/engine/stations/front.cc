@@ -49,6 +49,7 @@ void Front::load_files(const EngineOptions& options) {
   if (const auto note = note_unread_parts(*checkpoint_, config_)) {
     plan_.memory.notes.push_back(*note);
   }
+  if (const auto note = note_kv_scales(*checkpoint_)) plan_.memory.notes.push_back(*note);
 }
 
 std::unique_ptr<Sequence> Front::make_sequence(std::vector<int32_t> prompt,
