@@ -1,7 +1,9 @@
-// The whole engine against transformers: logits of tiny random models of every family, and greedy
-// continuations.
+// The whole engine against transformers: logits of tiny random models of every family, greedy
+// continuations, and the layers of a hybrid.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include "io/file.h"
+#include "io/safetensors.h"
 #include "sluice/inspect.h"
 #include "sluice/llm.h"
 #include "support/loaded_weights.h"
@@ -55,6 +59,32 @@ TEST_P(GoldenTest, GreedyTokensMatchUpToANearTie) {
     EXPECT_LE(golden.margins[i], 0.1) << "token " << i << " differs without a near tie";
     break;  // from here on the contexts differ
   }
+}
+
+// Every layer of a hybrid, whose logits alone would not say where a difference begins: the inputs
+// of its layers, what the rule, attention and MLPs make of them. A layer is right while its error
+// is at most twice that of transformers in bf16, as in tools/align/compare_layers.py, which
+// compares all models where transformers is installed.
+TEST(GoldenLayers, OfAHybridMatchTransformers) {
+  constexpr const char* kName = "qwen35-hybrid-nested";
+  const std::string path = testing::source_dir() / "tests/golden/models" / kName;
+  const std::string file = read_file(path + "/layers.safetensors");
+  const SafetensorsHeader header =
+      parse_safetensors_header(std::as_bytes(std::span(file)), "layers.safetensors");
+  const LLM::Trace trace =
+      LLM(testing::tiny_options(kName)).trace(testing::read_golden(kName).prompt, {"layer.*"});
+  int num_of_rule = 0;
+  for (const SafetensorsEntry& entry : header.tensors) {
+    const auto tap = std::ranges::find(trace.taps, entry.name, &TapTensor::name);
+    ASSERT_NE(tap, trace.taps.end()) << entry.name;
+    std::vector<float> expected((entry.end - entry.begin) / sizeof(float));
+    std::memcpy(expected.data(), file.data() + entry.begin, entry.end - entry.begin);
+    ASSERT_GE(tap->data.size(), expected.size()) << entry.name;
+    const double error = testing::nmse(std::span(tap->data).first(expected.size()), expected);
+    EXPECT_LE(error, 2 * std::stod(header.metadata.at(entry.name))) << entry.name;
+    num_of_rule += entry.name.ends_with("delta_out") ? 1 : 0;
+  }
+  EXPECT_EQ(num_of_rule, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(testing::tiny_model_names()),

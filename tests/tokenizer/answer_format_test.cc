@@ -53,6 +53,8 @@ TEST(AnswerFormat, OfGoldenTemplates) {
       {"qwen3-instruct", {false, kHermes}},
       {"qwen3-thinking", {true, kHermes}},
       {"qwen3.5", {true, kCoder}},
+      {"qwen3.6", {true, kCoder}},
+      {"qwen3.8", {true, kCoder}},
       {"qwen3", {true, kHermes}},
       {"qwq", {true, kHermes}},
       {"smollm2", {false, kNone}},
@@ -85,9 +87,9 @@ TEST(CallForm, IsWhatTheTemplatesWrite) {
   const Json tools = Json::array(
       {{{"type", "function"},
         {"function", {{"name", "f"}, {"description", "d"}, {"parameters", parameters}}}}});
-  for (const char* name :
-       {"hermes3-tools", "llama3.1", "llama3.2", "llama3.2-3b", "qwen2.5", "qwen3", "qwen3-coder",
-        "qwen3-first", "qwen3-instruct", "qwen3-thinking", "qwen3.5", "qwq"}) {
+  for (const char* name : {"hermes3-tools", "llama3.1", "llama3.2", "llama3.2-3b", "qwen2.5",
+                           "qwen3", "qwen3-coder", "qwen3-first", "qwen3-instruct",
+                           "qwen3-thinking", "qwen3.5", "qwen3.6", "qwen3.8", "qwq"}) {
     const ChatTemplate chat = golden_template(name);
     const CallForm form = call_form(recognise_answer_format(chat).tools);
     std::string text;
@@ -119,6 +121,31 @@ bool prompt_ends_in_thought(const std::string& name, const Json& messages, const
   return format_of_answer({.thinks = true}, prompt, false).starts_in_thought;
 }
 
+// A turn whose prompt begins with the whole turn before it goes on from the state at the end of the
+// answer; one that drops the thought is computed from the question on.
+TEST(AnswerFormat, KeptThoughtsMakeTurnsAppendOnly) {
+  const auto appends = [](const std::string& name, const Json& kwargs) {
+    const ChatTemplate chat = golden_template(name);
+    const auto text_of = [&](const Json& messages) {
+      std::string text;
+      for (const TextSegment& segment : chat.render(
+               {.messages = messages, .template_kwargs = &kwargs, .add_generation_prompt = true})) {
+        text += segment.text;
+      }
+      return text;
+    };
+    const Json user = {{"role", "user"}, {"content", "q"}};
+    const Json answer = {{"role", "assistant"}, {"reasoning_content", "hm"}, {"content", "ok"}};
+    const std::string first = text_of(Json::array({user})) + "hm\n</think>\n\nok<|im_end|>\n";
+    return text_of(Json::array({user, answer, user})).starts_with(first);
+  };
+  EXPECT_FALSE(appends("qwen3.5", Json::object()));
+  EXPECT_FALSE(appends("qwen3.6", Json::object()));
+  EXPECT_TRUE(appends("qwen3.6", {{"preserve_thinking", true}}));
+  EXPECT_TRUE(appends("qwen3.8", Json::object()));
+  EXPECT_FALSE(appends("qwen3.8", {{"preserve_thinking", false}}));
+}
+
 TEST(AnswerFormat, PromptsThatEndInAThought) {
   const Json user = {{"role", "user"}, {"content", "is <think> a tag?"}};
   const Json messages = Json::array({user});
@@ -130,6 +157,8 @@ TEST(AnswerFormat, PromptsThatEndInAThought) {
   EXPECT_FALSE(prompt_ends_in_thought("qwq", messages, off));
   EXPECT_TRUE(prompt_ends_in_thought("qwen3.5", messages, none));
   EXPECT_FALSE(prompt_ends_in_thought("qwen3.5", messages, off));
+  EXPECT_TRUE(prompt_ends_in_thought("qwen3.6", messages, none));
+  EXPECT_TRUE(prompt_ends_in_thought("qwen3.8", messages, none));
   EXPECT_FALSE(prompt_ends_in_thought("llama3.1", messages, none));
   // The message that is continued counts; others do not.
   const Json open = {{"role", "assistant"}, {"content", "<think>\nhm"}};

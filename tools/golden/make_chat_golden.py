@@ -64,6 +64,8 @@ REQUESTS = [
     {"messages": [ASKED], "template_kwargs": {"enable_thinking": False}},
     {"messages": [ASKED], "template_kwargs": {"date_string": "01 Feb 2025 " + EVIL}},
     {"messages": [ASKED], "template_kwargs": {"tools_in_user_message": False}, "tools": TOOLS[1:]},
+    {"messages": [ASKED, {"role": "assistant", "content": "ok", "reasoning_content": "hm"},
+                  {"role": "user", "content": "Thanks."}], "template_kwargs": {"preserve_thinking": True}},
 ]
 
 

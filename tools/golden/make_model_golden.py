@@ -4,9 +4,10 @@
 Each model has bf16 weights; the oracle runs the same weights in float32, so that the difference is
 Sluice's own rounding error. Written per model: config.json, model.safetensors (bf16), golden.safetensors
 (logits f32 [prompt, vocab]) and golden.json (prompt ids, greedy continuation, versions); of a mixture of experts
-also router.safetensors: inputs of the first router, and what it makes of them.
+also router.safetensors: inputs of the first router, and what it makes of them; of models of LAYERED layers.safetensors:
+what tools/align/compare_layers.py takes out of layers, of the prompt's first rows, and transformers' error in bf16.
 
-Usage: python3 tools/golden/make_model_golden.py [--out tests/golden/models] [NAME ...]
+Usage: python3 tools/golden/make_model_golden.py [--out tests/golden/models] [--layers-only] [NAME ...]
 Needs: torch, transformers, safetensors (see requirements in the golden.json files).
 """
 
@@ -14,13 +15,19 @@ import argparse
 import json
 import pathlib
 import platform
+import sys
 
 import torch
 import transformers
 from safetensors.torch import save_file
 
 VOCAB = 160
-PROMPT_TOKENS = 80
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "align"))
+import compare_layers  # noqa: E402
+
+LAYERED = ("qwen35-hybrid-nested",)
+LAYER_ROWS = 24
+PROMPT_TOKENS = {"qwen35-hybrid-chunks": 200}  # others: 80
 GREEDY_TOKENS = 24
 
 COMMON = dict(
@@ -61,11 +68,13 @@ MODELS = {
     "qwen3moe-experts8-pair": ("qwen3_moe", 4, 1, 16, False, None),
     # Hybrids. Odd numbers of heads; the first rotates 8 of 32 channels, the second 6 of 24 (padded to 32) and is
     # nested in a model of text and pictures, the third has heads of the published width, the fourth has YaRN over 16
-    # of 64 channels.
+    # of 64 channels. The fifth has all heads of published widths, and a prompt of three chunks of 64 rows: what a GPU
+    # has kernels of tensor cores for.
     "qwen3next-hybrid-experts6": ("qwen3_next", 3, 1, 32, False, None),
     "qwen35-hybrid-nested": ("qwen3_5", 6, 2, 24, False, None),
     "qwen35-hybrid-wide": ("qwen3_5_text", 2, 1, 256, True, None),
     "qwen35-hybrid-yarn": ("qwen3_5_text", 4, 2, 64, True, YARN_ROPE),
+    "qwen35-hybrid-chunks": ("qwen3_5_text", 2, 1, 256, True, None),
     "qwen35moe-hybrid-experts8": ("qwen3_5_moe", 5, 5, 16, False, None),
 }
 
@@ -99,6 +108,9 @@ OWN = {
                                **delta(1, 3, 32, 32)),
     "qwen35-hybrid-yarn": dict(num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2,
                                **delta(2, 4, 16, 16)),
+    "qwen35-hybrid-chunks": dict(num_hidden_layers=3,
+                                 layer_types=["linear_attention", "full_attention", "linear_attention"],
+                                 **delta(1, 2, 128, 128)),
     "qwen35moe-hybrid-experts8": dict(num_hidden_layers=4, num_experts=8, num_experts_per_tok=3,
                                       moe_intermediate_size=20, shared_expert_intermediate_size=28,
                                       layer_types=["linear_attention", "full_attention"] * 2, **delta(2, 6, 16, 8)),
@@ -196,6 +208,20 @@ def write_router(model, prompt, directory):
                "weight": router.weight.to(torch.bfloat16)}, directory / "router.safetensors")
 
 
+def write_layers(directory):
+    """Of a model that is written, with its prompt."""
+    prompt = json.loads((directory / "golden.json").read_text())["prompt"]
+    oracle, rounded = (compare_layers.run_transformers(directory, prompt, dtype)
+                       for dtype in (torch.float32, torch.bfloat16))
+    # Heads of delta_out lie in rows of all heads there.
+    rows = {name: tensor.reshape(len(prompt), -1) for name, tensor in oracle.items() if name.startswith("layer.")}
+    errors = {name: f"{compare_layers.nmse(rounded[name].reshape(tensor.shape), tensor):.3e}"
+              for name, tensor in rows.items()}
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    save_file({name: tensor[:LAYER_ROWS].contiguous() for name, tensor in rows.items()},
+              directory / "layers.safetensors", metadata=errors | versions)
+
+
 def write_golden(name, out):
     model = make_model(name)
     directory = out / name
@@ -203,7 +229,7 @@ def write_golden(name, out):
     model.save_pretrained(directory)
     for extra in ("generation_config.json",):
         (directory / extra).unlink(missing_ok=True)
-    prompt = torch.randint(2, VOCAB, (1, PROMPT_TOKENS),
+    prompt = torch.randint(2, VOCAB, (1, PROMPT_TOKENS.get(name, 80)),
                            generator=torch.Generator().manual_seed(7))
     with torch.no_grad():
         bf16_logits = model.eval()(prompt).logits[0].float()
@@ -230,16 +256,19 @@ def write_golden(name, out):
         "bf16_nmse": float(((bf16_logits - logits) ** 2).sum() / (logits ** 2).sum()),
         "margins": [round(m, 4) for m in margins],
     }, indent=1) + "\n")
+    if name in LAYERED:
+        write_layers(directory)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path,
                         default=pathlib.Path(__file__).parents[2] / "tests/golden/models")
+    parser.add_argument("--layers-only", action="store_true", help="layers.safetensors of models that are written")
     parser.add_argument("names", nargs="*", help="models to make; none: all")
     args = parser.parse_args()
-    for name in args.names or MODELS:
-        write_golden(name, args.out)
+    for name in args.names or (LAYERED if args.layers_only else MODELS):
+        write_layers(args.out / name) if args.layers_only else write_golden(name, args.out)
         print(name)
 
 

@@ -39,8 +39,10 @@ TEST_P(DualChunkEngine, PastItAnswersDiffer) {
 // Rows of several chunks in one pass, of one sequence and of several; decode across a border. On a
 // GPU products of another height round differently.
 TEST_P(DualChunkEngine, AnswersDoNotDependOnPlacesCutsOrNeighbours) {
-  if (!testing::testing_cpu() && GetParam().kv != KvCacheDtype::kAuto) {
-    GTEST_SKIP() << "skipped: products of another height may round a key to another number";
+  const bool has_experts = GetParam().name == std::string("experts");
+  if (!testing::testing_cpu() && (GetParam().kv != KvCacheDtype::kAuto || has_experts)) {
+    GTEST_SKIP() << "skipped: products of another height may round a key to another number, or a "
+                    "token to another expert";
   }
   const EngineOptions options = this->options();
   const std::vector<Job> jobs =

@@ -307,5 +307,34 @@ TEST_P(HybridDrafts, PromptsComeInBetween) {
   expect_all_alike(outputs, known().answers, "in between", near_tie_nats(model()));
 }
 
+// A prompt, or the rest of one that is cached, of as many rows as a verify pass has, or as the
+// draft passes whose graphs are replayed beside it: it is neither.
+TEST_P(HybridDrafts, PromptsOfAsManyRowsAsAVerifyPass) {
+  for (const int32_t num_drafts : {1, 4}) {
+    const int64_t rows = 1 + num_drafts;
+    const Tokens text = random_tokens(60, 7);
+    std::vector<Job> jobs{{text, sampled(40, 1)}};
+    for (const int64_t length : {int64_t{1}, rows, 2 * rows, whole(60) + 1, whole(60) + rows}) {
+      const Tokens begin = length < whole(60) ? Tokens() : Tokens(text.begin(), text.begin() + 48);
+      const int64_t num_more = length - std::ssize(begin);
+      jobs.push_back({joined(begin, random_tokens(num_more, 8)), sampled(20, 2)});
+    }
+    const Known all(tiny_options(model()), jobs);
+    const EngineOptions with_drafts = options(SpeculativeMethod::kSparse, num_drafts);
+    LlmEngine engine(with_drafts, {.device = testing::make_test_device({.num_threads = 2}),
+                                   .adjust_plan = testing::forced_graphs(with_drafts)});
+    std::vector<RequestOutput> outputs;
+    for (const Job& job : jobs) {
+      engine.add_request(job.prompt, job.params);
+      testing::run_steps(engine, 5, outputs);
+    }
+    testing::run_steps(engine, 1000, outputs);
+    std::ranges::sort(outputs, {}, &RequestOutput::request_id);
+    expect_all_alike(outputs, all.answers, std::to_string(num_drafts) + " drafts",
+                     near_tie_nats(model()));
+    EXPECT_GT(engine.stats().num_graph_launches, 0);
+  }
+}
+
 }  // namespace
 }  // namespace sluice

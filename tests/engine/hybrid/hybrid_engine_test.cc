@@ -111,7 +111,9 @@ TEST_P(Hybrids, SparsePoliciesSelectFromLayersWithKv) {
   const std::vector<RequestOutput> sparse = run_engine(options, jobs);
   EXPECT_NE(sparse[0].token_ids, full[0].token_ids);
   options = testing::with_offload(options, KvOffload::kChunked);
-  options.prefill_chunk_tokens = 48;
+  // On a GPU rows that are chunks in one run stay so in the other: a page that is chosen by less
+  // than they differ from steps would be another.
+  options.prefill_chunk_tokens = testing::testing_cpu() ? 48 : 64;
   expect_all_alike(run_engine(options, jobs), sparse, "offloaded", near_tie_nats(GetParam()));
 }
 

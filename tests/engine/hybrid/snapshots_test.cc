@@ -37,8 +37,13 @@ using testing::whole;
 
 constexpr int64_t kBlock = testing::kHybridBlock;
 
-constexpr const char* kModels[] = {"qwen3next-hybrid-experts6", "qwen35-hybrid-nested",
-                                   "qwen35-hybrid-wide", "qwen35moe-hybrid-experts8"};
+// One of each kind; a GPU has no kernel for the experts of the tiny ones.
+std::vector<const char*> snapshot_models() {
+  if (!testing::testing_cpu()) return {"qwen35-hybrid-nested", "qwen35-hybrid-wide"};
+  return {"qwen3next-hybrid-experts6", "qwen35-hybrid-nested", "qwen35-hybrid-wide",
+          "qwen35moe-hybrid-experts8"};
+}
+
 // ---- Where sequences go on ---------------------------------------------------------------------
 
 struct Place {
@@ -57,7 +62,7 @@ class Snapshots : public ::testing::TestWithParam<Place> {
 
 std::vector<Place> all_places() {
   std::vector<Place> places;
-  for (const char* model : kModels) {
+  for (const char* model : snapshot_models()) {
     for (const char* mode : {"off", "chunked", "layerwise"}) places.push_back({model, mode});
   }
   return places;
@@ -147,6 +152,7 @@ TEST(SnapshotUse, ScoredPromptsAreComputed) {
 // A policy that selects for 128 rows together, and for the last 20 differently: snapshots are where
 // hits may end, and none is where KV depends on the end of its prompt.
 TEST(SnapshotUse, PlacesAreEndsOfScopes) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: the policy's tiles are made on a CPU";
   const testing::ScopedPolicy::Options policy{.scope_tokens = 128, .tail_tokens = 20};
   for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
     EngineOptions options = tiny_options(kHybrid);
@@ -232,8 +238,10 @@ TEST(SnapshotMemory, IsPlannedAndTaken) {
   EXPECT_EQ(planned(changed), 5 * snapshot_bytes());
   const LlmEngine engine(changed, {.device = testing::make_test_device()});
   EXPECT_EQ(engine.plan().snapshots.num_places, 5);
-  EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kPinned),
-            engine.plan().memory.pinned_used_bytes());
+  if (testing::testing_cpu()) {  // a GPU pins what it stages copies in, too
+    EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kPinned),
+              engine.plan().memory.pinned_used_bytes());
+  }
   changed.state_cache.max_bytes = static_cast<size_t>(snapshot_bytes() - 1);
   EXPECT_EQ(planned(changed), 0);
 }
