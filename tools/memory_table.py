@@ -11,23 +11,30 @@ import pathlib
 import subprocess
 import tempfile
 
-SHAPES = ["qwen3-0.6b", "qwen3-8b", "qwen3-8b-fp8", "qwen3-8b-awq", "llama-3.1-8b",
-          "qwen2.5-7b-1m", "qwen3-30b-a3b", "qwen3-30b-a3b-fp8", "qwen3-30b-a3b-awq"]
+ROOT = pathlib.Path(__file__).parent.parent / "models/shapes"
 CARDS = ["24G", "32G", "48G", "80G"]
 LENGTHS = ["32K", "128K", "256K", "1M"]
 HOST = "512G"
+KINDS = ["bfloat16", "fp8"]
+
+
+def shapes():
+    """All of models/shapes, but for one that differs from another in the scaling of positions alone: its plans are
+    the same."""
+    names = sorted(path.parent.name for path in ROOT.glob("*/config.json"))
+    return [name for name in names if not name.endswith("-yarn")]
 
 
 def extended(shape, directory):
     """A folder of the shape's configuration with positions up to 1M and no scaling of them."""
-    path = pathlib.Path(__file__).parent.parent / "models/shapes" / shape / "config.json"
-    config = json.loads(path.read_text())
-    config["max_position_embeddings"] = 1 << 20
-    config.pop("rope_scaling", None)
+    config = json.loads((ROOT / shape / "config.json").read_text())
+    text = config.get("text_config", config)
+    text["max_position_embeddings"] = 1 << 20
+    text.pop("rope_scaling", None)
     folder = pathlib.Path(directory) / shape
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    return folder, bool(config.get("attention_bias")) or "qwen2" in config["model_type"]
+    return folder
 
 
 def cell(program, folder, card, length, kv):
@@ -52,11 +59,10 @@ def main():
     print("| shape | GPU | " + " | ".join(LENGTHS) + " |")
     print("|---" * (2 + len(LENGTHS)) + "|")
     with tempfile.TemporaryDirectory() as directory:
-        for shape in SHAPES:
-            folder, has_bias = extended(shape, directory)
-            kinds = ["bfloat16"] if has_bias else ["bfloat16", "fp8"]
+        for shape in shapes():
+            folder = extended(shape, directory)
             for card in CARDS:
-                cells = [", ".join(cell(program, folder, card, length, kv) for kv in kinds)
+                cells = [", ".join(cell(program, folder, card, length, kv) for kv in KINDS)
                          for length in LENGTHS]
                 print(f"| {shape} | {card[:-1]} GiB | " + " | ".join(cells) + " |", flush=True)
 

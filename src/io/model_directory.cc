@@ -318,18 +318,18 @@ std::vector<std::string> Checkpoint::names() const {
   return names;
 }
 
-// Weights are quantized in a way that the configuration does not say: a better answer than that a
-// tensor is missing. Returns if no name shows it.
-void Checkpoint::refuse_quantization() const {
+// Weights are quantized in a way that the configuration does not say: a better answer than what is
+// wrong with a tensor alone. Returns if no name shows it.
+void Checkpoint::refuse_quantization(std::string_view tensor, std::string_view what) const {
   for (const auto& [name, entry] : entries_) {
     for (const auto& [suffix, method] : kQuantizedNames) {
       if (!name.ends_with(suffix)) continue;
       throw Error(
           ErrorCode::kUnsupported,
-          fmt::format("the weights are quantized with {}, as tensor {} shows, in a way that "
-                      "config.json does not say or Sluice does not read; use the BF16, F16 "
-                      "or F32 version of the model",
-                      method, describe_json(name)),
+          fmt::format("tensor \"{}\" {}; the weights are quantized with {}, as tensor {} shows, in "
+                      "a way that config.json does not say or Sluice does not read; use the BF16, "
+                      "F16 or F32 version of the model",
+                      tensor, what, method, describe_json(name)),
           files_[entry.file].path().string());
     }
   }
@@ -342,7 +342,7 @@ const Checkpoint::NamedEntry& Checkpoint::find(std::string_view name,
                                                std::span<const int64_t> shape) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
-    refuse_quantization();
+    refuse_quantization(name, "is missing");
     fail_model(files_.front().path().parent_path().string(),
                "tensor \"{}\" is missing from the weights; the model's files do not fit together, "
                "fetch {} and weights from one place",
@@ -350,7 +350,7 @@ const Checkpoint::NamedEntry& Checkpoint::find(std::string_view name,
   }
   const Entry& entry = found->second;
   if (!std::ranges::equal(entry.shape, shape)) {
-    refuse_quantization();
+    refuse_quantization(name, "has shape " + shape_string(entry.shape));
     fail_model(
         files_[entry.file].path().string(),
         "tensor \"{}\" has shape {}, but {} makes it {}; fetch {} and weights from one place", name,
@@ -378,7 +378,7 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
   if (!is_weight_type(entry.dtype)) {
     // Other weights of the model may be in FP8 by right.
     const bool is_fp8 = entry.dtype == DType::kE4m3;
-    if (!is_fp8) refuse_quantization();
+    if (!is_fp8) refuse_quantization(name, "is " + entry.dtype_name);
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("tensor \"{}\" is {}; convert the weights to BF16, F16 or F32{}", name,
                             entry.dtype_name,
@@ -400,6 +400,12 @@ CheckpointTensor Checkpoint::quantized_tensor(std::string_view name, std::span<c
                name, entry.dtype_name, safetensors_dtype_name(dtype));
   }
   return describe(named);
+}
+
+CheckpointTensor Checkpoint::scale_tensor(std::string_view name,
+                                          std::span<const int64_t> shape) const {
+  const NamedEntry& named = find(name, shape);
+  return named.second.dtype_name == "F8_E8M0" ? describe(named) : tensor(name, shape);
 }
 
 std::optional<std::span<const int64_t>> Checkpoint::shape_of(std::string_view name) const {

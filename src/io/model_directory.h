@@ -124,6 +124,8 @@ class Checkpoint {
   // Errors: also kModel for another type.
   CheckpointTensor quantized_tensor(std::string_view name, std::span<const int64_t> shape,
                                     DType dtype) const;
+  // The same as `tensor` for one of scales, which may also be F8_E8M0: bytes b of 2^(b - 127), kU8.
+  CheckpointTensor scale_tensor(std::string_view name, std::span<const int64_t> shape) const;
   // The shape of a tensor; nothing if it is missing.
   std::optional<std::span<const int64_t>> shape_of(std::string_view name) const;
 
@@ -151,8 +153,8 @@ class Checkpoint {
   const NamedEntry& find(std::string_view name, std::span<const int64_t> shape) const;
   CheckpointTensor describe(const NamedEntry& entry) const;
   void warn_of_stray_file(const ModelDirectory& directory);
-  // Errors: kUnsupported if the names are those of a quantization.
-  void refuse_quantization() const;
+  // Errors: kUnsupported if the names are those of a quantization; `what` is wrong with the tensor.
+  void refuse_quantization(std::string_view tensor, std::string_view what) const;
   // Errors of both: those of the constructor.
   void add_file(const std::filesystem::path& path);
   void add_shards(const ModelDirectory& directory, const std::filesystem::path& index_path);

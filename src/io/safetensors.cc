@@ -40,7 +40,7 @@ constexpr std::array<OfficialDType, 22> kOfficialDTypes = {{
     {"I8", 8, {}},
     {"F8_E5M2", 8, {}},
     {"F8_E4M3", 8, DType::kE4m3},
-    {"F8_E8M0", 8, {}},
+    {"F8_E8M0", 8, DType::kU8},  // exponents of scales; numbers are in no such type
     {"F8_E4M3FNUZ", 8, {}},
     {"F8_E5M2FNUZ", 8, {}},
     {"I16", 16, {}},

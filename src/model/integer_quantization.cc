@@ -101,8 +101,8 @@ std::optional<std::string> read_dynamic(const JsonObject& given, WeightQuantizat
 }  // namespace
 
 // GPTQModel calls the version a format.
-IntegerReading read_awq(const JsonObject& given) {
-  IntegerReading reading{.quantization = {.integers = IntegerForm::kAwq}};
+QuantizationReading read_awq(const JsonObject& given) {
+  QuantizationReading reading{.quantization = {.integers = IntegerForm::kAwq}};
   WeightQuantization& quantization = reading.quantization;
   reading.unsupported =
       first_of({other_than(given, "version", {"gemm"}), other_than(given, "format", {"gemm"}),
@@ -118,8 +118,8 @@ IntegerReading read_awq(const JsonObject& given) {
   return reading;
 }
 
-IntegerReading read_gptq(const JsonObject& given) {
-  IntegerReading reading{.quantization = {.integers = IntegerForm::kGptq}};
+QuantizationReading read_gptq(const JsonObject& given) {
+  QuantizationReading reading{.quantization = {.integers = IntegerForm::kGptq}};
   WeightQuantization& quantization = reading.quantization;
   const std::string_view form = given.has("checkpoint_format") ? "checkpoint_format" : "format";
   reading.unsupported = first_of(
@@ -138,29 +138,35 @@ IntegerReading read_gptq(const JsonObject& given) {
   return reading;
 }
 
-// Groups in the order of activations (`actorder`) are written with a g_idx; `weight` and `static`
-// change only how they were chosen. Activations are not rounded, whatever the group says of them.
-IntegerReading read_pack_quantized(const JsonObject& given) {
-  IntegerReading reading{.quantization = {.integers = IntegerForm::kPackQuantized}};
-  WeightQuantization& quantization = reading.quantization;
+std::optional<JsonObject> only_group(const JsonObject& given, std::string_view format,
+                                     std::optional<std::string>& unsupported) {
   const JsonObject groups = given.get_object("config_groups");
   const std::vector<std::string> names = groups.keys();
   if (names.size() != 1) {
-    reading.unsupported = fmt::format("config_groups of {} groups", names.size());
-    return reading;
+    unsupported = fmt::format("config_groups of {} groups", names.size());
+    return std::nullopt;
   }
-  const JsonObject group = groups.get_object(names[0]);
-  const JsonObject weights = group.get_object("weights");
-  reading.unsupported = first_of(
-      {other_than(group, "format", {"pack-quantized"}), other_than(weights, "type", {"int"}),
-       other_than(weights, "strategy", {"group", "channel"}), any_of(given, "transform_config")});
+  JsonObject group = groups.get_object(names[0]);
+  unsupported =
+      first_of({other_than(group, "format", {format}), any_of(given, "transform_config")});
   const auto sparsity = given.find_object("sparsity_config");
-  if (sparsity && !reading.unsupported) {
-    reading.unsupported = other_than(*sparsity, "format", {"dense"});
-  }
+  if (sparsity && !unsupported) unsupported = other_than(*sparsity, "format", {"dense"});
   if (group.find_strings("targets") != std::vector<std::string>{"Linear"}) {
-    reading.unsupported = "targets other than [\"Linear\"]";
+    unsupported = "targets other than [\"Linear\"]";
   }
+  return unsupported ? std::nullopt : std::optional(std::move(group));
+}
+
+// Groups in the order of activations (`actorder`) are written with a g_idx; `weight` and `static`
+// change only how they were chosen. Activations are not rounded, whatever the group says of them.
+QuantizationReading read_pack_quantized(const JsonObject& given) {
+  QuantizationReading reading{.quantization = {.integers = IntegerForm::kPackQuantized}};
+  WeightQuantization& quantization = reading.quantization;
+  const auto group = only_group(given, "pack-quantized", reading.unsupported);
+  if (!group) return reading;
+  const JsonObject weights = group->get_object("weights");
+  reading.unsupported = first_of({other_than(weights, "type", {"int"}),
+                                  other_than(weights, "strategy", {"group", "channel"})});
   if (reading.unsupported) return reading;
   const bool has_groups = weights.get_string("strategy") == "group";
   WeightFormat& format = quantization.integer_format;

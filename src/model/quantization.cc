@@ -122,6 +122,10 @@ void require_block_size(const JsonObject& given, std::string_view key) {
 // whole matrix.
 WeightQuantization read_fp8(const JsonObject& given) {
   if (given.find_string("fmt").value_or("e4m3") != "e4m3") given.fail("fmt", "\"e4m3\"");
+  const std::string scale_type = given.find_string("scale_fmt").value_or("float");
+  if (scale_type != "float" && scale_type != "ue8m0") {
+    given.fail("scale_fmt", "\"float\" or \"ue8m0\"");
+  }
   WeightQuantization quantization{.scales = WeightScales::kTensor,
                                   .scale_suffix = ".weight_scale_inv"};
   if (given.has("weight_block_size")) {
@@ -136,19 +140,15 @@ WeightQuantization read_fp8(const JsonObject& given) {
   return quantization;
 }
 
-// The one group of compressed-tensors whose weights are e4m3. Several groups may have several
-// formats.
-std::optional<WeightQuantization> read_compressed(const JsonObject& given) {
-  if (text_of(given, "format") != "float-quantized" || !given.has("config_groups")) {
-    return std::nullopt;
-  }
-  const JsonObject groups = given.get_object("config_groups");
-  const std::vector<std::string> names = groups.keys();
-  if (names.size() != 1) groups.fail(names.empty() ? "group_0" : names[1], "the only group");
-  const JsonObject weights = groups.get_object(names[0]).get_object("weights");
+// The one group of compressed-tensors whose weights are e4m3.
+QuantizationReading read_float_quantized(const JsonObject& given) {
+  QuantizationReading reading{.quantization = {.scale_suffix = ".weight_scale"}};
+  const auto group = only_group(given, "float-quantized", reading.unsupported);
+  if (!group) return reading;
+  const JsonObject weights = group->get_object("weights");
   if (weights.find_string("type").value_or("float") != "float") weights.fail("type", "\"float\"");
   if (weights.find_int("num_bits", 1, 64).value_or(8) != 8) weights.fail("num_bits", "8");
-  WeightQuantization quantization{.scale_suffix = ".weight_scale"};
+  WeightQuantization& quantization = reading.quantization;
   const std::string strategy = weights.get_string("strategy");
   if (strategy == "block") {
     require_block_size(weights, "block_structure");
@@ -160,7 +160,7 @@ std::optional<WeightQuantization> read_compressed(const JsonObject& given) {
   } else {
     weights.fail("strategy", "\"tensor\", \"channel\" or \"block\"");
   }
-  return quantization;
+  return reading;
 }
 
 // The modules that compressed-tensors leaves out, by name or by regular expression.
@@ -175,14 +175,16 @@ void read_ignored(const JsonObject& given, WeightQuantization& quantization) {
   }
 }
 
-// What a method whose weights are integers says; nothing for other methods.
-std::optional<IntegerReading> read_integers(const JsonObject& given) {
+// What a method that is read says; nothing for other methods, and for fp8.
+std::optional<QuantizationReading> read_method(const JsonObject& given) {
   const std::string method = text_of(given, "quant_method");
   if (method == "awq") return read_awq(given);
   if (method == "gptq") return read_gptq(given);
-  const bool is_packed = method == "compressed-tensors" &&
-                         text_of(given, "format") == "pack-quantized" && given.has("config_groups");
-  return is_packed ? std::optional(read_pack_quantized(given)) : std::nullopt;
+  if (method != "compressed-tensors" || !given.has("config_groups")) return std::nullopt;
+  const std::string format = text_of(given, "format");
+  if (format == "pack-quantized") return read_pack_quantized(given);
+  if (format == "float-quantized") return read_float_quantized(given);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -242,24 +244,24 @@ WeightQuantization read_quantization(const JsonObject& config) {
   if (!config.has(kKey)) return {};
   if (!config.get(kKey).is_object()) refuse(config, kKey);
   const JsonObject given = config.get_object(kKey);
-  const std::string method = text_of(given, "quant_method");
-  if (method == "fp8") return read_fp8(given);
-  std::optional<WeightQuantization> quantization;
-  if (auto reading = read_integers(given)) {
-    if (reading->unsupported) refuse(config, kKey, *reading->unsupported);
-    quantization = std::move(reading->quantization);
-  } else if (method == "compressed-tensors") {
-    quantization = read_compressed(given);
-  }
-  if (!quantization) refuse(config, kKey);
-  read_ignored(given, *quantization);
-  return *std::move(quantization);
+  if (text_of(given, "quant_method") == "fp8") return read_fp8(given);
+  auto reading = read_method(given);
+  if (!reading) refuse(config, kKey);
+  if (reading->unsupported) refuse(config, kKey, *reading->unsupported);
+  read_ignored(given, reading->quantization);
+  return std::move(reading->quantization);
 }
 
-bool is_unread_scale(std::string_view tensor) {
-  constexpr std::string_view kSuffixes[] = {
-      ".input_scale", ".activation_scale",     ".k_scale", ".v_scale", ".output_scale",
-      ".kv_scale",    "_proj_activation_scale"};
+// Those of compressed-tensors and vLLM, of ModelOpt (k_proj.k_scale), and older ones.
+bool is_kv_scale(std::string_view tensor) {
+  constexpr std::string_view kSuffixes[] = {".k_scale", ".v_scale", ".kv_scale",
+                                            ".k_proj.output_scale", ".v_proj.output_scale"};
+  return std::ranges::any_of(kSuffixes, [&](auto suffix) { return tensor.ends_with(suffix); });
+}
+
+bool is_activation_scale(std::string_view tensor) {
+  constexpr std::string_view kSuffixes[] = {".input_scale", ".activation_scale", ".output_scale",
+                                            "_proj_activation_scale"};
   return std::ranges::any_of(kSuffixes, [&](auto suffix) { return tensor.ends_with(suffix); });
 }
 

@@ -82,7 +82,10 @@ struct WeightQuantization {
 // contradict each other.
 WeightQuantization read_quantization(const JsonObject& config);
 
-// Whether a tensor of a quantized checkpoint is a scale that is not read.
-bool is_unread_scale(std::string_view tensor);
+// Whether a tensor is a scale of keys or values, which models with weights in bf16 may have, too.
+// Not read: KV in 8 bits has a scale of its own for each row (docs/adr/0031).
+bool is_kv_scale(std::string_view tensor);
+// Whether a tensor of a quantized checkpoint is a scale of activations. Not read either.
+bool is_activation_scale(std::string_view tensor);
 
 }  // namespace sluice

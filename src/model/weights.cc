@@ -35,12 +35,13 @@ bool is_zero_bias(const std::string& name, const Checkpoint& checkpoint) {
 }
 
 // True for tensors that may be present and are not read: some exporters write the rotary
-// frequencies, or scales of activations, and a checkpoint with a tied head may repeat the embedding
-// as lm_head (output_head.h unties one that differs).
+// frequencies, or scales of activations or of KV, and a checkpoint with a tied head may repeat the
+// embedding as lm_head (output_head.h unties one that differs).
 bool may_be_ignored(const std::string& name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") ||
-         (config.tie_word_embeddings && name == kHeadName) ||
-         (config.quantization.present() && is_unread_scale(name)) || is_unread_part(name, config);
+         (config.tie_word_embeddings && name == kHeadName) || is_kv_scale(name) ||
+         (config.quantization.present() && is_activation_scale(name)) ||
+         is_unread_part(name, config);
 }
 
 // Reads a tensor's bytes on the threads of pack_weight, which must not throw. Keeps the first

@@ -42,6 +42,8 @@ constexpr auto kPres = std::to_array<Pre>({
     {.name = "llama-bpe", .split = SplitKind::kLlama3, .ignore_merges = true, .add_bos = true},
     {.name = "llama3", .split = SplitKind::kLlama3, .ignore_merges = true, .add_bos = true},
     {.name = "llama-v3", .split = SplitKind::kLlama3, .ignore_merges = true, .add_bos = true},
+    // Smaug, SmolLM3: cut as Llama 3, and llama.cpp has neither of its other rules for them.
+    {.name = "smaug-bpe", .split = SplitKind::kLlama3},
     {.name = "qwen2", .split = SplitKind::kQwen2, .nfc = true},
     {.name = "qwen35", .split = SplitKind::kQwen35, .nfc = true},
     {.name = "smollm", .split = SplitKind::kGpt2, .digits_first = true},
@@ -66,8 +68,8 @@ const Pre& find_pre(const GgufFile& file) {
   const auto found = std::ranges::find(kPres, name, &Pre::name);
   if (found != kPres.end()) return *found;
   refuse(file, fmt::format("tokenizer.ggml.pre is \"{}\", which does not say how the model's own "
-                           "tokenizer splits text; llama-bpe, qwen2, qwen35, smollm and gpt-2 are "
-                           "known: take a newer file, or the model's safetensors",
+                           "tokenizer splits text; llama-bpe, smaug-bpe, qwen2, qwen35, smollm and "
+                           "gpt-2 are known: take a newer file, or the model's safetensors",
                            printable(name)));
 }
 

@@ -116,6 +116,16 @@ TEST(ForeignOptions, NameWhatIsDoneByNow) {
   EXPECT_EQ(refusal(behind(kRunTiny, {"--regex", "a+", "hi"})), "") << "its own option";
 }
 
+// Of vLLM, llama.cpp and quantized keys alone; the error names all that there are.
+TEST(ForeignOptions, OtherTypesOfKvAreRefusedWithTheChoices) {
+  for (const char* type : {"fp8_e5m2", "fp8-v", "fp8_v", "fp8_inc", "q8_0", "nvfp4", "FP8", ""}) {
+    const std::string expected = std::string("--kv-cache-dtype: '") + type +
+                                 "' is not one of: auto, bfloat16, fp8, fp8_e4m3, int8";
+    expect_answers({{{"--kv-cache-dtype", type}, expected}}, kServeTiny);
+  }
+  EXPECT_EQ(refusal(behind(kServeTiny, {"--kv-cache-dtype", "fp8_e4m3"})), "");
+}
+
 TEST(ForeignOptions, CommandsKeepTheirOwn) {
   EXPECT_EQ(refusal({"trace", "-m", "d", "--prompt", "hi", "-o", "x"}), "");
   EXPECT_EQ(refusal({"bench", "decode", "d", "--batch", "2"}), "");

@@ -1,9 +1,12 @@
 // Files of a model that contradict each other: which of them counts, and what is said.
 #include "engine/plan/model_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,19 +51,24 @@ class GoldenCopy {
 
   // Adds a tensor of the type and shape of the embedding with these bytes, or its own without any.
   void add_head(const std::string& bytes = "") const {
-    const fs::path path = dir_.path() / "model.safetensors";
-    const std::string file = read_file(path);
-    const auto all = std::as_bytes(std::span(file));
-    std::vector<SafetensorsInput> tensors;
-    for (const SafetensorsEntry& entry : parse_safetensors_header(all, "weights").tensors) {
-      const auto own = all.subspan(entry.begin, entry.end - entry.begin);
-      tensors.push_back({entry.name, *entry.dtype, entry.shape, own});
-      if (entry.name != "model.embed_tokens.weight") continue;
-      tensors.push_back(tensors.back());
-      tensors.back().name = "lm_head.weight";
-      if (!bytes.empty()) tensors.back().bytes = std::as_bytes(std::span(bytes));
-    }
-    write_safetensors(path, tensors);
+    change_tensors([&](std::vector<SafetensorsInput>& tensors) {
+      const auto embedding =
+          std::ranges::find(tensors, "model.embed_tokens.weight", &SafetensorsInput::name);
+      SafetensorsInput head = *embedding;
+      head.name = "lm_head.weight";
+      if (!bytes.empty()) head.bytes = std::as_bytes(std::span(bytes));
+      tensors.push_back(head);
+    });
+  }
+
+  // Adds tensors of one F32.
+  void add_scalars(const std::vector<std::string>& names) const {
+    static constexpr float kValue = 0.03f;
+    change_tensors([&](std::vector<SafetensorsInput>& tensors) {
+      for (const std::string& name : names) {
+        tensors.push_back({name, DType::kF32, {}, std::as_bytes(std::span(&kValue, 1))});
+      }
+    });
   }
 
   double nmse() const {
@@ -76,6 +84,19 @@ class GoldenCopy {
   }
 
  private:
+  void change_tensors(const std::function<void(std::vector<SafetensorsInput>&)>& change) const {
+    const fs::path path = dir_.path() / "model.safetensors";
+    const std::string file = read_file(path);
+    const auto all = std::as_bytes(std::span(file));
+    std::vector<SafetensorsInput> tensors;
+    for (const SafetensorsEntry& entry : parse_safetensors_header(all, "weights").tensors) {
+      const auto own = all.subspan(entry.begin, entry.end - entry.begin);
+      tensors.push_back({entry.name, *entry.dtype, entry.shape, own});
+    }
+    change(tensors);
+    write_safetensors(path, tensors);
+  }
+
   std::string name_;
   TempDir dir_;
 };
@@ -84,6 +105,25 @@ size_t count_with(const std::vector<std::string>& lines, const std::string& part
   size_t count = 0;
   for (const std::string& line : lines) count += line.find(part) != line.npos ? 1 : 0;
   return count;
+}
+
+// Calibrated scales of KV, as llm-compressor, vLLM, ModelOpt and older tools name them, beside
+// weights in bf16. Other scales have no place there.
+TEST(KvScales, AreIgnoredAndSaid) {
+  const char* name = "qwen3-group2-tied";
+  const GoldenCopy copy(name);
+  const std::string attention = "model.layers.0.self_attn.";
+  copy.add_scalars({attention + "k_scale", attention + "v_scale", attention + "kv_scale",
+                    attention + "k_proj.k_scale", attention + "v_proj.v_scale",
+                    attention + "k_proj.output_scale"});
+  const std::string note = "6 scales of keys and values (k_scale, v_scale) are not read";
+  const EngineOptions options = copy.options();
+  EXPECT_EQ(count_with({check_model(options).weights}, note), 1u);
+  EXPECT_EQ(count_with(LLM(options).notes(), note), 1u);
+  EXPECT_LT(copy.nmse(), testing::read_golden(name).bf16_nmse);
+  EXPECT_EQ(count_with({check_model(testing::tiny_options(name)).weights}, "scales"), 0u);
+  copy.add_scalars({"model.layers.0.mlp.down_proj.output_scale"});
+  EXPECT_EQ(count_with(check_model(options).problems, "mlp.down_proj.output_scale"), 1u);
 }
 
 // The model's config.json says "tied", but its weights have a head of their own.

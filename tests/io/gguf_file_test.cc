@@ -2,21 +2,18 @@
 // Values of tensors are judged in tests/model/gguf_test.cc.
 #include "io/gguf/gguf_file.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include "io/expect_error.h"
 #include "io/gguf/gguf_model.h"
 #include "io/model_directory.h"
+#include "io/open_bounds.h"
 #include "io/temp_dir.h"
-#include "support/sanitizer.h"
 #include "support/source_dir.h"
 
 namespace sluice {
@@ -163,26 +160,16 @@ void open_all(const std::filesystem::path& path) {
   }
 }
 
-size_t peak_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<size_t>(usage.ru_maxrss) * 1024;
-}
-
 // Each byte of the header with other values, each length, and fields of 4 and 8 bytes that are
 // absurd: every open ends within a second and takes little memory.
 TEST(GgufFuzz, DamagedFilesAreErrors) {
   const std::string good = slurp(golden_gguf("mixed.gguf"));
   const size_t header_bytes = good.find("blk.0.attn_output.bias") + 60;
   const TempDir dir;
-  const size_t peak_before = peak_bytes();
-  std::chrono::duration<double> longest{0};
+  testing::OpenBounds bounds;
   const auto open = [&](const std::string& bytes) {
     const auto path = dir.write("model.gguf", bytes);
-    const auto start = std::chrono::steady_clock::now();
-    open_all(path);
-    longest =
-        std::max<std::chrono::duration<double>>(longest, std::chrono::steady_clock::now() - start);
+    bounds.run([&] { open_all(path); });
   };
   for (size_t at = 0; at < header_bytes; ++at) {
     std::string bytes = good;
@@ -202,11 +189,7 @@ TEST(GgufFuzz, DamagedFilesAreErrors) {
     }
     open(bytes);
   }
-  EXPECT_LT(longest.count(), 1.0);
-  // A sanitizer keeps what was freed.
-  if (!kSanitized) {
-    EXPECT_LT(peak_bytes() - peak_before, size_t{256} << 20);
-  }
+  bounds.expect_met();
 }
 
 }  // namespace

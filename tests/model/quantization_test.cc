@@ -94,6 +94,11 @@ TEST(Quantization, ReadsFp8InBlocks) {
   EXPECT_EQ(fp8.format_of("model.layers.0.mlp2"), WeightFormat::kE4m3Groups);
   EXPECT_EQ(fp8.format_of("lm_head"), WeightFormat::kBFloat16);
   EXPECT_EQ(read_format({{"quant_method", "fp8"}}).scales, WeightScales::kTensor);
+  EXPECT_NO_THROW(read_format({{"quant_method", "fp8"}, {"scale_fmt", "ue8m0"}}));
+  const std::string error = expect_error(ErrorCode::kModel, [] {
+    read_format({{"quant_method", "fp8"}, {"scale_fmt", "e5m2"}});
+  });
+  EXPECT_TRUE(contains(error, "scale_fmt")) << error;
 }
 
 // Lists name modules of a nested text part as they are nested, here those of Qwen3.5, or by the
@@ -110,11 +115,11 @@ TEST(Quantization, ListsMayNameModulesAsNestedOrByTheirEnds) {
   EXPECT_EQ(fp8.format_of(linear + "in_proj_qkv"), WeightFormat::kE4m3Groups);
   EXPECT_EQ(fp8.format_of("model.layers.1.linear_attn.in_proj_a"), WeightFormat::kE4m3Groups);
   const json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}};
-  const WeightQuantization compressed =
-      read_format({{"quant_method", "compressed-tensors"},
-                   {"format", "float-quantized"},
-                   {"ignore", {"re:model[.]language_model[.]layers[.]0[.]", "re:.*in_proj_b$"}},
-                   {"config_groups", {{"group_0", {{"weights", weights}}}}}});
+  const WeightQuantization compressed = read_format(
+      {{"quant_method", "compressed-tensors"},
+       {"format", "float-quantized"},
+       {"ignore", {"re:model[.]language_model[.]layers[.]0[.]", "re:.*in_proj_b$"}},
+       {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}});
   EXPECT_EQ(compressed.format_of(linear + "out_proj"), WeightFormat::kBFloat16);
   EXPECT_EQ(compressed.format_of("model.layers.1.linear_attn.in_proj_b"), WeightFormat::kBFloat16);
   EXPECT_EQ(compressed.format_of("model.layers.1.linear_attn.out_proj"), WeightFormat::kE4m3Rows);
@@ -135,7 +140,7 @@ TEST(Quantization, ReadsCompressedTensorsInFp8) {
     return json{{"quant_method", "compressed-tensors"},
                 {"format", "float-quantized"},
                 {"ignore", {"lm_head", "re:.*gate$"}},
-                {"config_groups", {{"group_0", {{"weights", weights}}}}}};
+                {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
   };
   const WeightQuantization rows = read_format(compressed({{"strategy", "channel"}}));
   EXPECT_EQ(rows.scales, WeightScales::kRows);
@@ -181,6 +186,15 @@ json packed() {
           {"config_groups",
            {{"group_0",
              {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", nullptr}}}}}};
+}
+
+// The same in FP8.
+json float_quantized() {
+  json config = packed();
+  config["format"] = "float-quantized";
+  config["config_groups"]["group_0"]["weights"] = {
+      {"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}};
+  return config;
 }
 
 json& weights_of(json& packed) { return packed["config_groups"]["group_0"]["weights"]; }
@@ -264,15 +278,23 @@ TEST(Quantization, NamesTheSettingThatIsNotRead) {
   expect(gptq(), {{"is_marlin_format", true}}, "is_marlin_format true");
   expect(gptq(), {{"dynamic", {{"+:.*down.*", {{"bits", 8}}}}}}, "settings for \"+:.*down.*\" in ");
   expect(gptq(), {{"lm_head", true}}, "lm_head true");
-  expect(packed(), {{"sparsity_config", {{"format", "sparse-24-bitmask"}}}}, "format ");
-  expect(packed(), {{"transform_config", {{"config_groups", {{"u", 1}}}}}}, "transform_config ");
+  for (const json& compressed : {packed(), float_quantized()}) {
+    json changed = compressed;
+    changed["config_groups"]["group_1"] = changed["config_groups"]["group_0"];
+    expect(changed, json::object(), "config_groups of 2 groups");
+    changed = compressed;
+    changed["config_groups"]["group_0"]["targets"] = {"re:.*mlp.*"};
+    expect(changed, json::object(), "targets other than");
+    changed["config_groups"]["group_0"]["targets"] = {"Linear", "Embedding"};
+    expect(changed, json::object(), "targets other than");
+    changed = compressed;
+    changed["config_groups"]["group_0"]["format"] = "int-quantized";
+    expect(changed, json::object(), "format \"int-quantized\"");
+    expect(compressed, {{"sparsity_config", {{"format", "sparse-24-bitmask"}}}}, "format ");
+    expect(compressed, {{"transform_config", {{"config_groups", {{"u", 1}}}}}},
+           "transform_config ");
+  }
   json changed = packed();
-  changed["config_groups"]["group_1"] = changed["config_groups"]["group_0"];
-  expect(changed, json::object(), "config_groups of 2 groups");
-  changed = packed();
-  changed["config_groups"]["group_0"]["targets"] = {"re:.*mlp.*"};
-  expect(changed, json::object(), "targets other than");
-  changed = packed();
   weights_of(changed)["num_bits"] = 3;
   expect(changed, json::object(), "num_bits 3");
   weights_of(changed)["type"] = "float";
@@ -286,7 +308,8 @@ TEST(Quantization, RefusesPatternsThatAreWrongOrTakeForever) {
       {"format", "float-quantized"},
       {"config_groups",
        {{"group_0",
-         {{"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}}}}}}};
+         {{"targets", {"Linear"}},
+          {"weights", {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}}}}}}}};
   config["ignore"] = {"re:(layers"};
   expect_error(ErrorCode::kModel, [&] { read_format(config); });
   config["ignore"] = {"re:(([a-z.])+)+$"};

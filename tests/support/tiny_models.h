@@ -19,7 +19,8 @@ inline constexpr const char* kTinyQwen = "qwen3-group2-tied";
 // variants and group sizes. Most of those with experts are too narrow for a GPU.
 std::vector<std::string> tiny_model_names();
 
-// Reference results of transformers for one model (tools/golden/make_model_golden.py).
+// Reference results of transformers for one model (tools/golden/make_model_golden.py), or for the
+// quantized layer of an absolute path (tools/golden/quantized_layer.py), which has no continuation.
 struct Golden {
   std::vector<int32_t> prompt;
   std::vector<int32_t> greedy;  // continuation of the prompt

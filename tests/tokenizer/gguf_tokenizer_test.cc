@@ -4,12 +4,14 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "io/expect_error.h"
 #include "io/temp_dir.h"
 #include "support/source_dir.h"
+#include "tokenizer/golden.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice {
@@ -43,6 +45,24 @@ TEST(GgufTokenizerRefusals, NameKeyAndValue) {
   EXPECT_TRUE(
       contains(error_of_change("tokenizer.ggml.merges", "tokenizer.ggml.nerges", ErrorCode::kModel),
                "the metadata has no tokenizer.ggml.merges"));
+}
+
+// Of Smaug and SmolLM3, which cut text as Llama 3 does. Words that are tokens are merged all the
+// same, and no BOS is added.
+TEST(GgufTokenizerPre, SmaugCutsAsLlama3) {
+  std::string bytes = slurp(testing::source_dir() / "tests/golden/gguf/tokenizer-llama3.gguf");
+  const std::string_view name = "llama-bpe";
+  bytes.replace(bytes.find(name), name.size(), "smaug-bpe");
+  const TempDir dir;
+  const Tokenizer smaug = Tokenizer::load(dir.write("smaug.gguf", bytes));
+  nlohmann::json document = testing::golden_json("llama3/tokenizer.json");
+  document["model"]["ignore_merges"] = false;
+  const Tokenizer llama3 = Tokenizer::parse(document.dump(), "tokenizer.json");
+  for (const std::string& text : testing::golden_strings()) {
+    const std::vector<int32_t> ids = smaug.encode(text);
+    ASSERT_EQ(ids, llama3.encode(text, {.add_special_tokens = false})) << text.substr(0, 400);
+  }
+  EXPECT_EQ(llama3.encode("1234").size(), smaug.encode("1234").size() + 1);
 }
 
 // A damaged file loads or is an error; nothing else, and soon.

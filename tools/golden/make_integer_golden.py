@@ -3,20 +3,19 @@
 
     python3 tools/golden/make_integer_golden.py [--out tests/golden/integers]
 
-Written: a directory for each form with config.json, model.safetensors and expected.safetensors, which has the
-weights in F32 as the exporters' own decoders make them:
+Written: a directory for each form with config.json, model.safetensors, expected.safetensors, which has the weights in
+F32 as the exporters' own decoders make them, and the logits of transformers with these (quantized_layer.py):
 - packed4, packed8: random weights, packed and unpacked by compressed-tensors;
 - awq: random words, unpacked by autoawq's utils/packing_utils.py;
 - gptq, gptq8, gptq_v2: random words and zero points, unpacked by gptqmodel's TorchLinear; gptq and gptq8 as version 1,
   gptq and gptq_v2 with a random g_idx (desc_act).
 Scales are stored in F16 or BF16; the decoders get them in F32, so that nothing is rounded.
-Needs: compressed-tensors 0.20.0, autoawq 0.2.9, gptqmodel 7.7.0, torch, safetensors. The written bytes are always the
-same.
+Needs: compressed-tensors 0.20.0, autoawq 0.2.9, gptqmodel 7.7.0, torch, transformers, safetensors. The written bytes
+are always the same.
 """
 
 import argparse
 import importlib.util
-import json
 import pathlib
 
 import torch
@@ -24,22 +23,11 @@ from compressed_tensors.compressors.pack_quantized.base import PackedQuantizatio
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from gptqmodel.nn_modules.qlinear.torch import TorchLinear
 from gptqmodel.utils.model import convert_gptq_v1_to_v2_format_module
-from safetensors.torch import save_file
+
+from quantized_layer import random_scales, write, write_logits
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GROUP = 32
-# N, K of each matrix of a layer with one head of 32.
-MATRICES = {"self_attn.q_proj": (32, 64), "self_attn.k_proj": (32, 64), "self_attn.v_proj": (32, 64),
-            "self_attn.o_proj": (64, 32), "mlp.gate_proj": (32, 64), "mlp.up_proj": (32, 64),
-            "mlp.down_proj": (64, 32)}
-CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 32,
-          "max_position_embeddings": 128, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32,
-          "num_hidden_layers": 1, "rms_norm_eps": 1e-6, "vocab_size": 32, "tie_word_embeddings": True,
-          "bos_token_id": 1, "eos_token_id": 2}
-
-
-def random_scales(shape, generator, dtype):
-    return (torch.rand(shape, generator=generator) * 0.02 + 0.001).to(dtype)
 
 
 def random_words(shape, generator):
@@ -90,25 +78,6 @@ def gptq(n, k, generator, bits, version, desc_act):
     return state, module.dequantize_weight().float().t().contiguous()
 
 
-def write(out, name, quantization, make):
-    generator = torch.Generator().manual_seed(sum(name.encode()))
-    tensors = {"model.embed_tokens.weight": torch.randn(32, 64, generator=generator).to(torch.bfloat16),
-               "model.norm.weight": torch.ones(64, dtype=torch.bfloat16),
-               "model.layers.0.input_layernorm.weight": torch.ones(64, dtype=torch.bfloat16),
-               "model.layers.0.post_attention_layernorm.weight": torch.ones(64, dtype=torch.bfloat16)}
-    expected = {}
-    for module, (n, k) in MATRICES.items():
-        state, weight = make(n, k, generator)
-        tensors |= {f"model.layers.0.{module}.{key}": value.contiguous() for key, value in state.items()}
-        expected[f"model.layers.0.{module}.weight"] = weight
-    directory = out / name
-    directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(CONFIG | {"quantization_config": quantization}, indent=1)
-    (directory / "config.json").write_text(text + "\n")
-    save_file(tensors, directory / "model.safetensors")
-    save_file(expected, directory / "expected.safetensors")
-
-
 def packed_config(args):
     weights = {key: value for key, value in args.model_dump(mode="json").items() if value is not None}
     return {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"],
@@ -130,16 +99,18 @@ def main():
     out = parser.parse_args().out
     for args in (QuantizationArgs(num_bits=4, type="int", symmetric=False, strategy="group", group_size=GROUP),
                  QuantizationArgs(num_bits=8, type="int", symmetric=True, strategy="channel")):
-        write(out, f"packed{args.num_bits}", packed_config(args),
+        write(out / f"packed{args.num_bits}", packed_config(args),
               lambda n, k, generator, args=args: pack_quantized(n, k, generator, args))
     unpacker = load_unpacker()
-    write(out, "awq", {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
+    write(out / "awq", {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
           lambda n, k, generator: awq(n, k, generator, unpacker))
     for name, bits, version, desc_act in (("gptq", 4, 1, True), ("gptq8", 8, 1, False), ("gptq_v2", 4, 2, True)):
         config = {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "desc_act": desc_act, "sym": False,
                   "checkpoint_format": "gptq" if version == 1 else "gptq_v2"}
-        write(out, name, config,
+        write(out / name, config,
               lambda n, k, generator, b=bits, v=version, d=desc_act: gptq(n, k, generator, b, v, d))
+    for name in ("packed4", "packed8", "awq", "gptq", "gptq8", "gptq_v2"):
+        write_logits(out / name)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,30 @@
 // Conversions of single elements; matrices are converted by pack_weight.
 #include "model/loading/tensor_values.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
 
 namespace sluice {
+namespace {
+
+// Of F8_E8M0: 2^-127 to 2^127, and NaN. It has no 0.
+float power_of_two(std::byte exponent) {
+  constexpr std::byte kNan{0xff};
+  constexpr int kBias = 127;
+  return exponent == kNan ? std::numeric_limits<float>::quiet_NaN()
+                          : std::ldexp(1.0f, std::to_integer<int>(exponent) - kBias);
+}
+
+}  // namespace
 
 float element_as_float(const std::byte* data, DType dtype, int64_t index) {
   const std::byte* at = data + static_cast<size_t>(index) * dtype_bytes(dtype);
+  if (dtype == DType::kU8) return power_of_two(*at);
   if (dtype == DType::kF32) {
     float value;
     std::memcpy(&value, at, sizeof value);

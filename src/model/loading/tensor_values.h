@@ -14,7 +14,8 @@
 
 namespace sluice {
 
-// Element `index` of packed values of a floating-point type, as f32.
+// Element `index` of packed values of a floating-point type, or of kU8, which is that of exponents
+// (Checkpoint::scale_tensor), as f32.
 float element_as_float(const std::byte* data, DType dtype, int64_t index);
 
 // Bytes [offset, offset + dst.size()). A code of e4m3 that is no number cannot come from a

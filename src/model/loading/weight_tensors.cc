@@ -209,7 +209,7 @@ CheckpointTensor stack_of_scales(const WeightSource& source, const Checkpoint& c
     shapes = {{num_experts, in_units({0, source.part.shape[1]}, kScaleBlockRows).count,
                scales_per_row(WeightFormat::kE4m3Groups, source.part.shape[2])}};
   }
-  return checkpoint.tensor(name, require_shape(checkpoint, name, shapes));
+  return checkpoint.scale_tensor(name, require_shape(checkpoint, name, shapes));
 }
 
 // Those of the source. Blocks of an expert begin with its first row.
@@ -242,6 +242,15 @@ std::optional<std::string> note_unread_parts(const Checkpoint& checkpoint,
       count);
 }
 
+std::optional<std::string> note_kv_scales(const Checkpoint& checkpoint) {
+  const auto count = std::ranges::count_if(checkpoint.names(), is_kv_scale);
+  if (count == 0) return std::nullopt;
+  return fmt::format(
+      "{} scales of keys and values (k_scale, v_scale) are not read: KV in 8 bits has a scale for "
+      "each row, made when it is written",
+      count);
+}
+
 std::vector<CheckpointTensor> whole_stack(const WeightSource& source,
                                           const Checkpoint& checkpoint) {
   std::vector<CheckpointTensor> tensors = {stack_of(source, checkpoint)};
@@ -258,7 +267,7 @@ CheckpointTensor scale_tensor(const WeightSource& source, const Checkpoint& chec
   if (is_in_stack(source, checkpoint)) return scales_of_stack(source, checkpoint);
   const std::vector<int64_t> shape =
       require_shape(checkpoint, source.scale_name, scale_shapes(source));
-  const CheckpointTensor tensor = checkpoint.tensor(source.scale_name, shape);
+  const CheckpointTensor tensor = checkpoint.scale_tensor(source.scale_name, shape);
   const auto [rows, columns] = ranges_of(source);
   if (source.scales == WeightScales::kTensor) return tensor;
   if (source.scales == WeightScales::kRows) return cut(tensor, source, rows, {0, 1});

@@ -33,6 +33,9 @@ bool is_unread_part(std::string_view name, const ModelConfig& config);
 std::optional<std::string> note_unread_parts(const Checkpoint& checkpoint,
                                              const ModelConfig& config);
 
+// A sentence about the scales of KV in a checkpoint; nothing without any.
+std::optional<std::string> note_kv_scales(const Checkpoint& checkpoint);
+
 // The tensors of weights in integers (model/loading/integer_rows.h).
 struct IntegerTensors {
   CheckpointTensor numbers;

@@ -1,8 +1,11 @@
 // Weights in FP8: what is loaded stands for the numbers of the file, bit for bit, a model with them
 // answers as one with these numbers, and nothing that the engine promises changes.
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -19,6 +22,7 @@
 #include "support/fp8_models.h"
 #include "support/loaded_weights.h"
 #include "support/run_bits.h"
+#include "support/source_dir.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -190,8 +194,9 @@ TEST(Fp8Weights, WhatDoesNotFitTheConfigurationIsNamed) {
   EXPECT_TRUE(contains(error_of(ErrorCode::kModel, other), "weight_scale\" has shape"));
 }
 
-// Overwrites the first number of a tensor in a safetensors file: a length, a JSON header, data.
-void set_first_code(const std::filesystem::path& file, const std::string& name, char code) {
+// Overwrites the first bytes of a tensor in a safetensors file: a length, a JSON header, data.
+void set_first_bytes(const std::filesystem::path& file, const std::string& name,
+                     std::string_view bytes) {
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
   uint64_t header_bytes = 0;
   stream.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
@@ -199,7 +204,7 @@ void set_first_code(const std::filesystem::path& file, const std::string& name, 
   stream.read(header.data(), static_cast<std::streamsize>(header_bytes));
   const auto begin = json::parse(header).at(name).at("data_offsets").at(0).get<uint64_t>();
   stream.seekp(static_cast<std::streamoff>(sizeof header_bytes + header_bytes + begin));
-  stream.put(code);
+  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   ASSERT_TRUE(stream.good());
 }
 
@@ -209,11 +214,40 @@ TEST(Fp8Weights, ACodeThatIsNoNumberIsNamed) {
     for (const char code : {'\x7f', '\xff'}) {
       const TempDir dir;
       write_fp8_model("qwen3-group2-tied", WeightScales::kRows, dir.path());
-      set_first_code(dir.path() / "model.safetensors", name, code);
+      set_first_bytes(dir.path() / "model.safetensors", name, std::string(1, code));
       const std::string error = error_of(ErrorCode::kModel, dir);
       EXPECT_TRUE(contains(error, std::string(name) + "\" has NaN")) << error;
     }
   }
+}
+
+// In F32, and as an exponent (F8_E8M0), which has no 0 and no sign, but NaN.
+TEST(Fp8Weights, AScaleThatIsNoPositiveNumberIsNamed) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::string module = "model.layers.1.self_attn.k_proj.";
+  const auto expect = [](const TempDir& dir, const std::string& tensor, const std::string& value) {
+    const std::string error = error_of(ErrorCode::kModel, dir);
+    EXPECT_TRUE(contains(error, fmt::format("tensor \"{}\" has {} at 0;", tensor, value))) << error;
+  };
+  for (const WeightScales scales : kAllScales) {
+    const std::string tensor =
+        module + (scales == WeightScales::kBlocks ? "weight_scale_inv" : "weight_scale");
+    for (const float wrong : {0.0f, -0.0f, -0.25f, kInfinity, -kInfinity, std::nanf("")}) {
+      const TempDir dir;
+      write_fp8_model("qwen3-group2-tied", scales, dir.path());
+      const auto* const bytes = reinterpret_cast<const char*>(&wrong);
+      set_first_bytes(dir.path() / "model.safetensors", tensor, {bytes, sizeof wrong});
+      expect(dir, tensor, fmt::format("{}", wrong));
+    }
+  }
+  const TempDir dir;
+  const auto golden = testing::source_dir() / "tests/golden/fp8/blocks_ue8m0";
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(golden / file, dir.path() / file);
+  }
+  const std::string tensor = "model.layers.0.mlp.down_proj.weight_scale_inv";
+  set_first_bytes(dir.path() / "model.safetensors", tensor, "\xff");
+  expect(dir, tensor, "nan");
 }
 
 // Nothing of a planned machine is touched, so this runs without a GPU.

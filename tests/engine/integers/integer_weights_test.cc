@@ -24,7 +24,6 @@
 #include "support/integer_models.h"
 #include "support/loaded_weights.h"
 #include "support/run_bits.h"
-#include "support/source_dir.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -120,22 +119,6 @@ TEST(IntegerWeights, LoadedNumbersAreThoseOfTheFile) {
     const QuantizedModel model = write_integer_model(kTinyModel, kind, dir.path());
     const Loaded loaded = load(dir.path());
     for (int32_t layer = 0; layer < 2; ++layer) expect_layer(loaded, layer, model);
-  }
-}
-
-// Files and numbers of the exporters' own decoders (tools/golden/make_integer_golden.py).
-TEST(IntegerWeights, LoadedNumbersAreThoseOfTheExporters) {
-  for (const char* name : {"packed4", "packed8", "awq", "gptq", "gptq8", "gptq_v2"}) {
-    SCOPED_TRACE(name);
-    const std::filesystem::path path = testing::source_dir() / "tests/golden/integers" / name;
-    const ModelFile file(path / "expected.safetensors");
-    QuantizedModel model;
-    for (const SafetensorsEntry& entry : read_safetensors_header(file).tensors) {
-      std::vector<float>& weight = model.weights[entry.name];
-      weight.resize((entry.end - entry.begin) / sizeof(float));
-      file.read(entry.begin, std::as_writable_bytes(std::span(weight)));
-    }
-    expect_layer(load(path), 0, model);
   }
 }
 
