@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/llm_engine.h"
 #include "io/model_file.h"
 #include "io/safetensors.h"
 #include "model/weights.h"
@@ -88,6 +89,12 @@ TEST_P(QuantizedGoldenTest, LogitsMatchTransformers) {
   const double error = testing::median_nmse(logits, golden.logits, golden.prompt.size());
   EXPECT_LT(error, most);
   std::printf("%s: NMSE %.2e; transformers in bf16 %.2e\n", GetParam(), error, golden.bf16_nmse);
+}
+
+TEST_P(QuantizedGoldenTest, TakesTheMemoryOfItsPlan) {
+  const LlmEngine engine(testing::tiny_options(path()), {.device = testing::make_test_device()});
+  EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
+            engine.plan().memory.device_used_bytes());
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, QuantizedGoldenTest,

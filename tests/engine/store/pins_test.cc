@@ -66,6 +66,23 @@ TEST_P(PinsOfMode, StayInMemoryUntilTheyAreDeleted) {
   EXPECT_EQ(num_found(llm, document), 0);
 }
 
+// What a pin holds of KV in 8 bits answers as what is computed does.
+TEST_P(PinsOfMode, HoldKvOfEightBits) {
+  for (const KvCacheDtype dtype : {KvCacheDtype::kFp8, KvCacheDtype::kInt8}) {
+    EngineOptions options = store_options(GetParam());
+    options.kv.cache_dtype = dtype;
+    LLM llm(options), without(options);
+    std::vector<int32_t> question = random_tokens(100, 1);
+    const PinInfo pin = llm.pin("doc", question);
+    EXPECT_EQ(pin.num_tokens, 96);
+    question.push_back(7);
+    const RequestOutput found = llm.generate({question}, sampled(8, 1))[0];
+    EXPECT_EQ(found.num_cached_tokens, 96);
+    testing::expect_all_same({found}, without.generate({question}, sampled(8, 1)),
+                             std::string("KV in 8 bits"));
+  }
+}
+
 // Two pins share the blocks of a common beginning; one name is one pin.
 TEST_P(PinsOfMode, ShareBlocksAndReplaceEachOther) {
   LLM llm(small_options(GetParam()));
