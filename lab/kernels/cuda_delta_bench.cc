@@ -124,8 +124,9 @@ int run(int, char**) {
     for (const int32_t num_seqs : {1, 4, 16, 64}) {
       bench_decode(bench, copy_rate, v_heads, num_seqs);
     }
-    for (const int32_t num_rows : {63, 2048, 8192, 16384})
+    for (const int32_t num_rows : {63, 2048, 8192, 16384}) {
       bench_prefill(bench, v_heads, 1, num_rows);
+    }
     bench_prefill(bench, v_heads, 8, 1024);
   }
   return 0;

@@ -231,7 +231,7 @@ void DeltaNet::finish(const LayerCall& call, const RowTile& tile, const Weights&
     // product has begun and reads its weight.
     matmul(call.stream, {.x = x, .weight = weights.gates, .bias = {}, .out = scratch.gates});
     matmul(call.stream, {.x = x, .weight = weights.in, .bias = {}, .out = scratch.in});
-    const Steps steps{.stream = call.stream, .rows = rows, .states = call.states};
+    const Steps steps{.rows = rows, .states = call.states};
     delta_mixer(call.stream, {.conv = conv_of(steps, scratch, weights),
                               .rule = rule_of(steps, scratch, weights),
                               .norm = {.x = scratch.out,
@@ -261,9 +261,9 @@ void DeltaNet::replay(const Replay& replay, const Weights& weights) const {
     scratch.gates = replay.records.gates.rows(begin, count);
     DeltaRows rows = replay.what.rows;
     rows.first_row = begin;
-    const Steps steps{.stream = replay.stream, .rows = rows, .states = replay.states};
-    short_conv(steps.stream, conv_of(steps, scratch, weights));
-    delta_rule(steps.stream, rule_of(steps, scratch, weights));
+    const Steps steps{.rows = rows, .states = replay.states};
+    short_conv(replay.stream, conv_of(steps, scratch, weights));
+    delta_rule(replay.stream, rule_of(steps, scratch, weights));
   }
 }
 

@@ -89,9 +89,8 @@ struct DeltaNet {
  private:
   struct Scratch;
   Scratch cut_scratch(Arena& arena, int64_t num_rows) const;
-  // Rows of a tile from their projections on: convolution and rule.
+  // Where the ops between the projections of a tile have their states.
   struct Steps {
-    Stream& stream;
     DeltaRows rows;
     DeltaStates states;
   };

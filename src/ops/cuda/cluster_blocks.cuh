@@ -1,7 +1,8 @@
 // Blocks that share one task and access each other's shared memory: a cluster where the GPU has
 // clusters (compute capability 9.0), a single block elsewhere.
 //
-// Used by sampling (a row of logits) and page selection (a list). Thread rule: device code.
+// Used by sampling (a row of logits), page selection (a list), the router (rows) and the mixer of
+// the gated delta rule (a key head). Thread rule: device code.
 #pragma once
 
 #include <cooperative_groups.h>

@@ -275,8 +275,9 @@ TEST(KvStore, IsNotFoundByOtherDualChunks) {
     EXPECT_EQ(cold[0].num_stored_tokens, 0) << what;
     expect_all_same(cold, run(sizes, false), what);
   }
-  for (const testing::ChunkSizes& sizes : all)
+  for (const testing::ChunkSizes& sizes : all) {
     EXPECT_EQ(run(sizes, true)[0].num_stored_tokens, 288);
+  }
 }
 
 // The plan has the memory that the store takes.

@@ -1,8 +1,9 @@
 // SequencePart: the rows of one sequence in a call, and the slots that its state comes from and
 // goes to; as ops/cpu/delta/sequence_part.h, read by kernels.
 //
-// Used by short_conv.cu, steps.cu and the chunk kernels. The arrays are written by copies, never by
-// kernels, so a kernel may read them before it waits for earlier work. Thread rule: device code.
+// Used by short_conv.cu, steps.cu, mixer.cu and the chunk kernels. The arrays are written by
+// copies, never by kernels, so a kernel may read them before it waits for earlier work. Thread
+// rule: device code.
 #pragma once
 
 #include <cstdint>
