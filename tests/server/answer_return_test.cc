@@ -56,7 +56,13 @@ struct Answer {
   FinishReason reason = FinishReason::kStop;
 };
 
-std::vector<Answer> coder_answers() {
+// Qwen3.5 and before print a call's values as Python does, later templates as JSON.
+struct ValueWords {
+  std::string yes = "True";
+  std::string null = "None";
+};
+
+std::vector<Answer> coder_answers(const ValueWords& words) {
   const auto call = [](const std::string& parameters) {
     return "<tool_call>\n<function=f>\n" + parameters + "</function>\n</tool_call>";
   };
@@ -66,8 +72,8 @@ std::vector<Answer> coder_answers() {
   // What the next prompt has of it is what the model wrote, to the letter.
   const std::string whole = call(value("a", "value1"));
   const std::string all =
-      call(value("a", " 1\n\"<b>\" ") + value("n", "-1.5") + value("b", "True") +
-           value("z", "None") + value("l", R"([1, "x", {"y": null}])"));
+      call(value("a", " 1\n\"<b>\" ") + value("n", "-1.5") + value("b", words.yes) +
+           value("z", words.null) + value("l", R"([1, "x", {"y": null}])"));
   return {
       {"plain", "Hi there.\n", "Hi there."},
       {"nothing", "", ""},
@@ -88,9 +94,9 @@ std::vector<Answer> coder_answers() {
 }
 
 // What a model of this format writes.
-std::vector<Answer> answers(const AnswerFormat& format) {
+std::vector<Answer> answers(const AnswerFormat& format, const ValueWords& words = {}) {
   const bool llama = format.tools == ToolFormat::kLlama3Json;
-  if (format.tools == ToolFormat::kQwen3Coder) return coder_answers();
+  if (format.tools == ToolFormat::kQwen3Coder) return coder_answers(words);
   const std::string open = llama ? "" : "<tool_call>\n", close = llama ? "" : "\n</tool_call>";
   const auto call = [&](const std::string& arguments) {
     return open + R"({"name": "f", ")" + (llama ? "parameters" : "arguments") + "\": " + arguments +
@@ -187,6 +193,18 @@ OrderedJson chat_history(const OrderedJson& answer) {
   return messages;
 }
 
+// By the template's own print of a call.
+ValueWords value_words(const Model& model) {
+  if (model.format.tools != ToolFormat::kQwen3Coder) return {};
+  const OrderedJson call = {{"id", "c"},
+                            {"type", "function"},
+                            {"function", {{"name", "f"}, {"arguments", R"({"b": true})"}}}};
+  const std::string prompt = chat_prompt(
+      model, chat_history({{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}}));
+  if (prompt.find("<parameter=b>\ntrue\n") != std::string::npos) return {"true", "null"};
+  return {};
+}
+
 void expect_prompt(const std::string& prompt, const Answer& answer) {
   EXPECT_FALSE(prompt.starts_with("fault: ")) << prompt;
   EXPECT_NE(prompt.find(answer.shown), std::string::npos) << prompt;
@@ -197,7 +215,7 @@ template <typename Check>
 void for_each_answer(Check check) {
   ASSERT_GE(models().size(), 27U);
   for (const Model& model : models()) {
-    for (const Answer& answer : answers(model.format)) {
+    for (const Answer& answer : answers(model.format, value_words(model))) {
       SCOPED_TRACE(model.name + ": " + answer.name);
       check(model, answer);
     }

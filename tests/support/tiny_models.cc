@@ -53,11 +53,13 @@ Golden read_golden(const std::string& model_name) {
 }
 
 float near_tie_nats(const std::string& model_name) {
+  constexpr double kLeast = 0.1;
+  if (!std::filesystem::exists(models_dir() / model_name / "golden.json")) return kLeast;
   const Golden golden = read_golden(model_name);
   double power = 0;
   for (const float logit : golden.logits) power += double{logit} * double{logit};
   power /= static_cast<double>(golden.logits.size());
-  return static_cast<float>(std::max(0.1, 5 * std::sqrt(2 * golden.bf16_nmse * power)));
+  return static_cast<float>(std::max(kLeast, 5 * std::sqrt(2 * golden.bf16_nmse * power)));
 }
 
 EngineOptions tiny_options(const std::string& model_name) {

@@ -31,8 +31,8 @@ struct Golden {
 Golden read_golden(const std::string& model_name);
 
 // How far log-probabilities of two runs in bf16 may lie apart that round in other places: five
-// standard deviations by the golden file, and at least 0.1. Most models have .1, hybrids up to .5:
-// a state carries roundings on from token to token.
+// standard deviations by the golden file, and at least 0.1, which models without one have. Most
+// models have .1, hybrids up to .5: a state carries roundings on from token to token.
 float near_tie_nats(const std::string& model_name);
 
 // Options of a small engine for that model on the device under test: a few megabytes, two threads.
