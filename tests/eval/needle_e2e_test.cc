@@ -155,5 +155,19 @@ TEST_F(Needle, FindsTheSameWhereverKvLives) {
   for (const char* mode : {"chunked", "layerwise"}) EXPECT_EQ(found(small_ring(mode)), resident);
 }
 
+// KV in FP8 is what bf16's is, rounded: logits differ, what is found does not.
+TEST_F(Needle, FindsAllWithKvOfEightBits) {
+  for (const char* type : {"fp8_e4m3", "int8"}) {
+    SCOPED_TRACE(type);
+    const Outcome outcome =
+        run_sluice({"needle", "-m", bundled_model(), "--lengths", "512,1K", "--depths", "0,50,100",
+                    "--needles", "1", "--kv-cache-dtype", type, "--out", path("eight")});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const Json json = Json::parse(slurp(path("eight/needle.json")));
+    ASSERT_EQ(json.at("items").size(), 6u);
+    for (const Json& item : json.at("items")) EXPECT_EQ(item.at("score"), 1) << item;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::eval
