@@ -13,7 +13,7 @@ struct OpNeeds {
   bool has_coded_weights = false;  // in e4m3, integers or blocks of GGUF
   bool has_coded_experts = false;  // likewise those of a mixture
   KvBlockShape kv;                 // of the KV that attention reads
-  int64_t max_tokens = 0;          // of a sequence, whole blocks
+  int64_t max_run_tokens = 0;      // that a call reads of one sequence, whole blocks
   bool scores_keys = false;        // by the ops of tiles
 };
 

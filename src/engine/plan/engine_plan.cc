@@ -247,11 +247,28 @@ struct OnDevice {
   }
 };
 
+// As many of `num_residents` as leave room for the scratch of ops, which grows with the longest run
+// where KV is in codes.
+int32_t residents_with_scratch(const PlanInput& input, EnginePlan plan, int32_t num_residents) {
+  const size_t block_bytes = plan.kv_layout.block_bytes_all_layers();
+  while (num_residents > 0) {
+    plan.offloaded.sizes.num_resident_blocks = num_residents;
+    const MemoryPlan taken{.entries = memory_entries(input, plan)};
+    const size_t used = taken.device_used_bytes();
+    if (used <= plan.memory.device_budget_bytes) break;
+    const size_t over = used - plan.memory.device_budget_bytes;
+    const size_t too_many = (over + block_bytes - 1) / block_bytes;
+    num_residents -= static_cast<int32_t>(std::min<size_t>(too_many, num_residents));
+  }
+  return num_residents;
+}
+
 OnDevice choose_on_device(const PlanInput& input, const EnginePlan& plan) {
   if (!may_have_residents(input)) return {};
   const auto& given = input.options.kv.device_bytes;
   const size_t bytes = given ? *given : device_bytes_left(input, plan);
-  const int32_t num_residents = std::min(num_blocks_in(bytes, plan), plan.num_blocks);
+  int32_t num_residents = std::min(num_blocks_in(bytes, plan), plan.num_blocks);
+  if (!given) num_residents = residents_with_scratch(input, plan, num_residents);
   const SelectionRule rule = input.policies.decode().rule(plan.kv_layout.block);
   if (num_residents == plan.num_blocks || !rule.makes_page_lists()) {
     return {.blocks_stay = true, .num_resident_blocks = num_residents, .hot_pages = {}, .note = ""};
@@ -342,16 +359,6 @@ ResidencySizes residency_sizes(const EnginePlan& plan) {
           .pass = plan.passes.limits,
           .num_q_heads = plan.policies.num_q_heads,
           .offloaded = offloads(plan) ? std::optional(plan.offloaded) : std::nullopt};
-}
-
-OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan, const PolicyPair& policies) {
-  const bool has_codes = config.quantization.present() || config.quantization.has_gguf();
-  return {.has_coded_weights = has_codes,
-          .has_coded_experts = has_codes && has_experts(config.architecture),
-          .kv = plan.kv_layout.block,
-          .max_tokens = plan.policies.max_tokens,
-          .scores_keys =
-              policies.prefill().rule(plan.kv_layout.block).form == SelectionForm::kTileMasks};
 }
 
 int32_t num_compute_threads(const EngineOptions& options, const Device& device) {

@@ -15,7 +15,6 @@
 #include "kv/kv_layout.h"
 #include "model/experts/host_experts.h"
 #include "model/model_config.h"
-#include "ops/op_needs.h"
 #include "sluice/engine_options.h"
 #include "sluice/inspect.h"
 #include "state/snapshot_table.h"
@@ -43,9 +42,6 @@ inline bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOfflo
 
 // Where the plan puts KV.
 ResidencySizes residency_sizes(const EnginePlan& plan);
-
-// What the ops of such an engine must have memory for.
-OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan, const PolicyPair& policies);
 
 // Errors: kInvalidArgument for options that are out of range or contradict each other or the model,
 // naming option, value and remedy. Memory that is too small is no error here: `memory.fits` is

@@ -86,7 +86,27 @@ void add_summaries(const PlanInput& input, const EnginePlan& plan, size_t summar
   list.add("KV store", "device", BlockSummaries::device_bytes(plan.num_blocks));
 }
 
+// Tokens of one sequence that a call of attention reads at most. From the host, a slot of them,
+// what stays on the device, or what a pass writes, whose first block may have been begun before.
+int64_t max_run_tokens(const EnginePlan& plan) {
+  if (!offloads(plan)) return plan.policies.max_tokens;
+  const OffloadSizes& sizes = plan.offloaded.sizes;
+  const int32_t blocks =
+      std::max({sizes.slot_blocks, sizes.stage_blocks + 1, sizes.num_resident_blocks});
+  return std::min(plan.policies.max_tokens, int64_t{blocks} * plan.kv_layout.block.block_tokens);
+}
+
 }  // namespace
+
+OpNeeds op_needs(const ModelConfig& config, const EnginePlan& plan, const PolicyPair& policies) {
+  const bool has_codes = config.quantization.present() || config.quantization.has_gguf();
+  return {.has_coded_weights = has_codes,
+          .has_coded_experts = has_codes && has_experts(config.architecture),
+          .kv = plan.kv_layout.block,
+          .max_run_tokens = max_run_tokens(plan),
+          .scores_keys =
+              policies.prefill().rule(plan.kv_layout.block).form == SelectionForm::kTileMasks};
+}
 
 std::vector<MemoryPlanEntry> memory_entries(const PlanInput& input, const EnginePlan& plan) {
   const PolicyMemory of_policies =

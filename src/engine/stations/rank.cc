@@ -8,6 +8,7 @@
 
 #include "attention/make_residency.h"
 #include "core/error.h"
+#include "engine/plan/memory_entries.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
 

@@ -26,8 +26,8 @@ inline size_t converted_bytes(const OpNeeds& needs) {
   return needs.has_coded_weights ? kConvertedBytes : 0;
 }
 
-// KV in codes becomes bf16 here before prefill reads it: one KV head of the longest sequence, and
-// the table of its blocks, which have at least 4 KiB. Never less than this, so that the heads of
+// KV in codes becomes bf16 here before prefill reads it: one KV head of the longest run, and the
+// table of its blocks, which have at least 4 KiB. Never less than this, so that the heads of
 // usual prompts are converted together. Where keys in codes are scored, those of all heads: a call
 // adds up what heads of a list have.
 inline constexpr size_t kLeastKvScratchBytes = size_t{64} << 20;
@@ -42,7 +42,7 @@ inline size_t kv_scratch_bytes(const OpNeeds& needs) {
   const size_t num_lines =
       converts_all ? (static_cast<size_t>(needs.kv.num_kv_heads) + 1) / 2 * 2 : 2;
   const size_t line_bytes =
-      static_cast<size_t>(needs.max_tokens) * static_cast<size_t>(needs.kv.head_dim) * 2;
+      static_cast<size_t>(needs.max_run_tokens) * static_cast<size_t>(needs.kv.head_dim) * 2;
   constexpr size_t kUnit = size_t{1} << 20;
   const size_t block_bytes =
       (std::max(num_lines * line_bytes, kLeastKvScratchBytes) + kUnit - 1) / kUnit * kUnit;

@@ -404,5 +404,38 @@ TEST(Fp8KvEngine, PlansCountTheKvThatAGpuConverts) {
   }
 }
 
+// From the host a call reads a slot, or what stays on the GPU: less than the longest sequence,
+// whose head takes 493 MiB here. What stays leaves room for its own conversion.
+TEST(Fp8KvEngine, PlansFromTheHostConvertWhatACallReads) {
+  EngineOptions options;
+  options.model = testing::source_dir() / "models/shapes/qwen2.5-7b-1m";
+  options.kv = {.cache_dtype = KvCacheDtype::kFp8, .offload = KvOffload::kChunked};
+  options.kv.host_bytes = size_t{64} << 30;
+  options.max_num_seqs = 1;
+  const auto plan_of = [&](std::optional<size_t> device_bytes) {
+    options.kv.device_bytes = device_bytes;
+    return plan_memory(options, {.gpu_bytes = size_t{24} << 30, .host_bytes = size_t{128} << 30});
+  };
+  const auto bytes_of = [](const MemoryPlan& plan, const char* name) {
+    const auto found = std::ranges::find(plan.entries, name, &MemoryPlanEntry::name);
+    return found == plan.entries.end() ? 0 : found->bytes;
+  };
+  const MemoryPlan none = plan_of(0), most = plan_of(std::nullopt);
+  EXPECT_TRUE(none.fits && most.fits) << none.remedy << most.remedy;
+  EXPECT_EQ(bytes_of(none, "resident KV blocks"), 0u);
+  // Of a token and KV head, keys in bf16, values in codes and their scale.
+  const size_t stay_bytes = bytes_of(most, "resident KV blocks");
+  const size_t num_tokens = stay_bytes / (size_t{28} * 4 * (128 * 2 + 128 + 1));
+  const size_t least_bytes = size_t{64} << 20, line_bytes = num_tokens * 128 * 2;
+  EXPECT_GT(2 * line_bytes, least_bytes);
+  const auto with_table = [](size_t num_bytes) { return num_bytes + num_bytes / 1024; };
+  const auto whole = [](size_t num_bytes) { return (num_bytes + (1 << 20) - 1) >> 20 << 20; };
+  EXPECT_EQ(bytes_of(most, "scratch of ops") - bytes_of(none, "scratch of ops"),
+            with_table(whole(2 * line_bytes)) - with_table(least_bytes));
+  // The rest is less than three blocks.
+  const size_t block_bytes = stay_bytes / num_tokens * 1024;
+  EXPECT_LT(most.device_budget_bytes - most.device_used_bytes(), 3 * block_bytes);
+}
+
 }  // namespace
 }  // namespace sluice
