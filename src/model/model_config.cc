@@ -53,7 +53,13 @@ void refuse_unsupported(const JsonObject& config, Architecture architecture) {
     fail_unsupported(
         config, "mlp_bias is true; biases in the MLP are not supported, choose a model without");
   }
-  if (is_hybrid(architecture)) return;  // read_mixers judges their layers
+  if (is_hybrid(architecture)) {  // read_mixers judges their layers
+    if (!config.has("dual_chunk_attention_config")) return;
+    fail_unsupported(
+        config,
+        "dual_chunk_attention_config of a hybrid is not supported; remove it, and take "
+        "rope scaling (yarn) for more positions");
+  }
   for (const std::string& type : config.find_strings("layer_types")) {
     if (type != "full_attention") {
       fail_unsupported(config,

@@ -138,6 +138,8 @@ TEST(HybridConfig, SettingsThatWouldChangeResultsAreRefused) {
   EXPECT_TRUE(contains(refusal(R"({"mamba_ssm_dtype": "bfloat16"})"), "mamba_ssm_dtype"));
   EXPECT_TRUE(contains(refusal(R"({"hidden_act": "gelu"})"), "hidden_act"));
   EXPECT_TRUE(contains(refusal(R"({"full_attention_interval": 65})"), "no layer has"));
+  EXPECT_TRUE(contains(refusal(R"({"dual_chunk_attention_config": {"chunk_size": 8192}})"),
+                       "dual_chunk_attention_config"));
   const auto fault = [](const char* changes) {
     return expect_error(ErrorCode::kModel, [&] { parse_hybrid(changed(changes)); });
   };
