@@ -288,6 +288,26 @@ TEST_P(MatmulGgufTest, RowsDoNotDependOnTheirNeighboursOnThreadsOrOnTheIsa) {
   }
 }
 
+// More columns than kernels keep of x at once, whatever their slices are.
+TEST_P(MatmulGgufTest, LongRowsHaveTheSameBitsWithFewRowsAndMany) {
+  if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU keeps no slices of x";
+  const bool is_amx = GetParam() == CpuIsa::kAmx;
+  const int64_t n = 17, k = 16384 + 768, most = 20;
+  const auto x = random_bf16(most * k, 8);
+  Machine machine(2);
+  for (const WeightFormat format : sample_of(formats(), 3)) {
+    GgufMatrix matrix = random_matrix(format, n, k);
+    const PackedWeight weight = make_weight(machine, format, n, k);
+    pack_at(machine, matrix, weight, 0);
+    const auto whole = multiply(machine, x, most, weight, is_amx ? CpuIsa::kAmx : CpuIsa::kScalar);
+    for (const int64_t m : {1, 4, 5}) {
+      const auto part = multiply(machine, x, m, weight, GetParam());
+      EXPECT_EQ(std::memcmp(part.data(), whole.data(), part.size() * sizeof(float)), 0)
+          << weight_format_name(format) << ": m " << m;
+    }
+  }
+}
+
 // A number that is none makes its row none, and no other; numbers far apart and tiny ones stay.
 TEST_P(MatmulGgufTest, NumbersOfAllSizes) {
   if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU multiplies bf16";

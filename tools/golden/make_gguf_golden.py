@@ -133,7 +133,7 @@ def to_f32(data, shape):
 
 def write_layers(writer, config):
     """The keys of mixtures and hybrids."""
-    arch = ARCHITECTURES[config["model_type"]]
+    arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
     if "num_experts_per_tok" in config:
         writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])

@@ -94,6 +94,9 @@ struct Avx2GgufVector {
       _mm256_store_ps(to.offsets + half, offsets);
     }
   }
+  static float quantize(const uint16_t* x, int64_t group_cols, int16_t* to, GroupSums& sums) {
+    return quantize_columns(x, group_cols, to, sums);
+  }
   static Integers zero() { return _mm256_setzero_si256(); }
   static Integers load_pairs(const int16_t* pairs) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(pairs));

@@ -5,8 +5,7 @@
 #include <immintrin.h>
 
 #include "ops/cpu/matmul/fma.h"
-#include "ops/cpu/matmul/gguf_avx512.h"
-#include "ops/cpu/matmul/gguf_products.h"
+#include "ops/cpu/matmul/gguf_products_avx512.h"
 #include "ops/cpu/matmul/integers_avx512.h"
 
 namespace sluice {

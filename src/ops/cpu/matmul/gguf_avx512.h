@@ -1,7 +1,7 @@
-// Codes of GGUF's blocks with AVX-512, to the pairs of integers that products take.
+// Codes and values of GGUF's blocks with AVX-512.
 //
-// Included by matmul/avx512.cc, gguf_avx512vnni.cc and gguf_amx.cc only; see matmul/gguf.h. Thread
-// rule: pure functions.
+// Included by matmul/gguf_products_avx512.h and gguf_amx.cc only; see matmul/gguf.h. Thread rule:
+// pure functions.
 #pragma once
 
 #include <immintrin.h>
@@ -55,40 +55,6 @@ inline void expand_codes_avx512(const uint8_t* from, bool is_4, int64_t num_line
     _mm512_store_si512(to, _mm512_cvtepi8_epi16(load_byte_pairs(from)));
   }
 }
-
-// The `Vector` of matmul/gguf_products.h; `Dot` has the instructions of a product of pairs.
-template <typename Dot>
-struct GgufVector512 {
-  using Integers = __m512i;
-  using CodePairs = __m512i;
-  using Register = __m512;
-  static constexpr int kPerPanel = 1;
-  static constexpr int kGgufRows = 12;
-
-  static void expand(const uint8_t* from, bool is_4, int64_t num_lines, int16_t* to) {
-    expand_codes_avx512(from, is_4, num_lines, to);
-  }
-  static void read_steps(const GgufGroup& group, GgufSteps& to) { read_steps_avx512(group, to); }
-  static Integers zero() { return _mm512_setzero_si512(); }
-  static Integers load_pairs(const int16_t* pairs) { return _mm512_load_si512(pairs); }
-  static Integers broadcast_pair(const int16_t* pair) {
-    int32_t bits;
-    std::memcpy(&bits, pair, sizeof(bits));
-    return _mm512_set1_epi32(bits);
-  }
-  static Integers dot(Integers sums, Integers w, Integers x) { return Dot::run(sums, w, x); }
-  static Register load(const float* p) { return _mm512_load_ps(p); }
-  static void store(float* p, Register v) { _mm512_store_ps(p, v); }
-  static Register broadcast(const float* p) { return _mm512_set1_ps(*p); }
-  static Register to_float(Integers v) { return _mm512_cvtepi32_ps(v); }
-  static Register multiply(Register a, Register b) { return _mm512_mul_ps(a, b); }
-  static Register multiply_add(Register a, Register b, Register c) {
-    return _mm512_fmadd_ps(a, b, c);
-  }
-  static Register multiply_subtract(Register a, Register b, Register c) {
-    return _mm512_fnmadd_ps(a, b, c);
-  }
-};
 
 }  // namespace
 }  // namespace sluice

@@ -18,7 +18,7 @@ namespace {
 // Blocking: the integers of all rows of a job, 96 KiB, stay in L2 while its panels pass over a
 // slice of columns; the codes of a group of a tile's panels, 2 KiB, stay in L1.
 inline constexpr int64_t kGgufMaxRows = 96;
-inline constexpr int64_t kGgufMaxPanels = 16;
+inline constexpr int64_t kGgufMaxPanels = 32;
 inline constexpr int64_t kGgufSliceCols = 512;
 inline constexpr int64_t kGgufXCols = 32;       // that share a scale
 inline constexpr int64_t kLeastGroupCols = 16;  // of weights
@@ -26,7 +26,9 @@ inline constexpr int64_t kGgufMostPanels = 4;   // of a tile
 inline constexpr int kGgufFewRows = 2;          // of one with as many
 // Distance of the prefetch of codes, in bytes. It may name an address past the weight.
 inline constexpr int64_t kGgufPrefetch = 2048;
-inline constexpr int64_t kGgufSumStride = kGgufMaxPanels * kPanelRows;
+// With a power of two a store and the loads of later rows would have the same lower 12 bits of
+// their addresses, and the loads would wait.
+inline constexpr int64_t kGgufSumStride = kGgufMaxPanels * kPanelRows + 16;
 
 // A slice of x: integers, for each group of the weight the scale, and the scale times the sum.
 struct GgufX {
@@ -35,21 +37,21 @@ struct GgufX {
   float* sums = nullptr;
 };
 
-// Eight numbers of bf16 times a power of two, to the nearest integers. Returns their sums with
-// `sum`.
-inline void store_integers(const uint16_t* x, float inverse, int16_t* to, int32_t& sum) {
+using Integers8 = int32_t __attribute__((vector_size(32)));
+
+// Eight numbers of bf16 times a power of two, to the nearest integers, which are added to `totals`.
+inline void store_integers(const uint16_t* x, float inverse, int16_t* to, Integers8& totals) {
   using Shorts = int16_t __attribute__((vector_size(16)));
-  using Integers = int32_t __attribute__((vector_size(32)));
   Halves halves;
   load_vector(halves, x);
   const Words wide = __builtin_convertvector(halves, Words) << 16;
   // Rounded to nearest, ties to even, as the addition does.
   // Beside 1.5 * 2^23 the lowest bit of a float is 1.
   const Floats shifted = reinterpret_cast<Floats>(wide) * inverse + 0x1.8p23f;
-  const Integers numbers = reinterpret_cast<Integers>(shifted) << 16 >> 16;
+  const Integers8 numbers = reinterpret_cast<Integers8>(shifted) << 16 >> 16;
   const Shorts shorts = __builtin_convertvector(numbers, Shorts);
   std::memcpy(to, &shorts, sizeof(shorts));
-  for (int i = 0; i < 8; ++i) sum += numbers[i];
+  totals += numbers;
 }
 
 // REQUIRES: a normal number.
@@ -75,34 +77,44 @@ struct ColumnScale {
   }
 };
 
-// 32 columns of a row.
-inline void quantize_columns(const uint16_t* x, int64_t row, int64_t group, int64_t group_cols,
-                             int16_t* to, const GgufX& at) {
+// Sums of the groups of 32 columns; [1] is not used where these are one group.
+using GroupSums = int32_t[kGgufXCols / kLeastGroupCols];
+
+// 32 columns of a row: writes their integers and the sums of these; returns the scale.
+inline float quantize_columns(const uint16_t* x, int64_t group_cols, int16_t* to, GroupSums& sums) {
   uint16_t largest = 0;
   for (int64_t i = 0; i < kGgufXCols; ++i) {
     const auto magnitude = static_cast<uint16_t>(x[i] & 0x7fff);
     largest = magnitude > largest ? magnitude : largest;
   }
   const ColumnScale scale(largest);
-  for (int64_t begin = 0; begin < kGgufXCols; begin += group_cols, ++group) {
-    int32_t sum = 0;
-    for (int64_t i = begin; i < begin + group_cols; i += kWriteLanes) {
-      store_integers(x + i, scale.inverse, to + i, sum);
+  for (int64_t group = 0; group < kGgufXCols / group_cols; ++group) {
+    Integers8 totals = {};
+    for (int64_t i = group * group_cols; i < (group + 1) * group_cols; i += kWriteLanes) {
+      store_integers(x + i, scale.inverse, to + i, totals);
     }
-    at.scales[group * kGgufMaxRows + row] = scale.scale;
-    at.sums[group * kGgufMaxRows + row] = scale.scale * static_cast<float>(sum);
+    sums[group] = 0;
+    for (int i = 0; i < 8; ++i) sums[group] += totals[i];
   }
+  return scale.scale;
 }
 
 // Columns [begin, begin + count) of all rows of a job. Each job does so for its rows: to share the
 // integers would take a barrier in each product.
-inline void quantize_rows(const MatmulProblem& problem, const MatmulJob& job, int64_t begin,
-                          int64_t count, int64_t group_cols, const GgufX& at) {
+template <typename Vector>
+void quantize_rows(const MatmulProblem& problem, const MatmulJob& job, int64_t begin, int64_t count,
+                   int64_t group_cols, const GgufX& at) {
   for (int64_t row = 0; row < job.num_rows; ++row) {
     const uint16_t* x = problem.x + (job.row_begin + row) * problem.x_stride + begin;
     int16_t* to = at.numbers + row * kGgufSliceCols;
+    int64_t value = row;
     for (int64_t i = 0; i < count; i += kGgufXCols) {
-      quantize_columns(x + i, row, i / group_cols, group_cols, to + i, at);
+      GroupSums sums;
+      const float scale = Vector::quantize(x + i, group_cols, to + i, sums);
+      for (int64_t in_32 = 0; in_32 < kGgufXCols / group_cols; ++in_32, value += kGgufMaxRows) {
+        at.scales[value] = scale;
+        at.sums[value] = scale * static_cast<float>(sums[in_32]);
+      }
     }
   }
 }
@@ -123,11 +135,10 @@ inline constexpr int64_t kGgufCodes = kGgufXCols * kPanelRows;  // of a panel an
 
 // `Vector` provides: Integers and Register (of 32-bit integers and f32), CodePairs, kPerPanel,
 // zero, dot(sums, pairs, x) of pairs of 16 bits, load, store and broadcast of f32, to_float,
-// multiply, multiply_add and multiply_subtract (c - a * b), read_steps and expand
-// of a group's values and codes, and kGgufRows, those of a tile of two
-// panels.
+// multiply, multiply_add and multiply_subtract (c - a * b), quantize of 32 columns of x, read_steps
+// and expand of a group's values and codes, and kGgufRows, those of a tile of two panels.
 template <typename Vector, int kRows, int kPanels>
-void multiply_gguf_tile(const GgufTile& tile) {
+inline void multiply_gguf_tile(const GgufTile& tile) {
   using Register = typename Vector::Register;
   constexpr int kPer = Vector::kPerPanel;
   constexpr int64_t kLanes = kPanelRows / kPer;
@@ -170,12 +181,22 @@ void multiply_gguf_tile(const GgufTile& tile) {
   }
 }
 
+// Not a part of its caller, whose constants would take registers of the sums.
+template <typename Vector, int kRows, int kPanels>
+__attribute__((noinline)) void multiply_high_tile(const GgufTile& tile) {
+  multiply_gguf_tile<Vector, kRows, kPanels>(tile);
+}
+
 // All rows times `num_panels` panels; tiles of nearly equal height.
 template <typename Vector, int kPanels, int kRows>
 void multiply_gguf_rows(GgufTile tile, int64_t num_rows) {
   if constexpr (kRows > 0) {
     while (num_rows >= kRows) {
-      multiply_gguf_tile<Vector, kRows, kPanels>(tile);
+      if constexpr (kRows > kGgufFewRows) {
+        multiply_high_tile<Vector, kRows, kPanels>(tile);
+      } else {
+        multiply_gguf_tile<Vector, kRows, kPanels>(tile);
+      }
       tile.x += kRows * kGgufSliceCols;
       tile.x_scales += kRows;
       tile.x_sums += kRows;
@@ -260,7 +281,7 @@ void run_gguf(const MatmulProblem& problem, const GgufPanels& panels, const Matm
   for (int64_t begin = 0; begin < panels.k; begin += kGgufSliceCols) {
     const int64_t left = panels.k - begin;
     const int64_t count = left < kGgufSliceCols ? left : kGgufSliceCols;
-    quantize_rows(problem, job, begin, count, panels.group_cols, x);
+    quantize_rows<Vector>(problem, job, begin, count, panels.group_cols, x);
     int64_t num_panels = 0;
     for (int64_t panel = 0; panel < job.num_panels; panel += num_panels) {
       num_panels = panels_at_once(job.num_panels - panel, job.num_rows);

@@ -68,6 +68,9 @@ struct ScalarGgufVector {
       to.offsets[i] = widen_half(group.min_scales[i]) * static_cast<float>(group.minima[i]);
     }
   }
+  static float quantize(const uint16_t* x, int64_t group_cols, int16_t* to, GroupSums& sums) {
+    return quantize_columns(x, group_cols, to, sums);
+  }
   static Integers zero() { return {}; }
   static const int16_t* load_pairs(const int16_t* pairs) { return pairs; }
   static const int16_t* broadcast_pair(const int16_t* pair) { return pair; }
