@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Writes a GGUF file of random blocks in the shape of a config.json, to compare speeds with llama.cpp.
 
+Of models of Llama, Qwen3 and Qwen3.5, with experts too; without rope scaling, which changes no speed.
+
     python3 tools/random_gguf.py models/shapes/qwen3-30b-a3b /tmp/q30.gguf --layers 6 --vocab-size 32768
 
 Types are those of llama.cpp's Q4_K_M: Q6_K for the output and for half of the layers' values and down projections,
@@ -20,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "golden"))
 from gguf_conversion import ARCHITECTURES  # noqa: E402
 from make_gguf_golden import HALF_FIELDS, NORMAL, UNUSED, write_layers  # noqa: E402
 
+FAMILIES = ["llama", "qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text"]
 POOL_BYTES = 64 << 20
 # The first half of a block multiplies all numbers, the second is subtracted: numbers of about .02, around 0.
 SCALES = {Type.Q4_K: [8e-5, 6e-4], Type.Q6_K: [1.5e-5], Type.Q8_0: [2.7e-4]}
@@ -57,12 +60,9 @@ def linear_parts(config):
     v_width = v_heads * config["linear_value_head_dim"]
     channels = 2 * k_width + v_width
     matrices = {"attn_qkv": (channels, hidden), "attn_gate": (v_width, hidden), "ssm_out": (hidden, v_width)}
+    matrices.update({"ssm_beta": (v_heads, hidden), "ssm_alpha": (v_heads, hidden)})
     vectors = {"ssm_conv1d.weight": (channels, config["linear_conv_kernel_dim"]),
                "ssm_norm.weight": (config["linear_value_head_dim"],), "ssm_a": (v_heads,), "ssm_dt.bias": (v_heads,)}
-    if config["model_type"] == "qwen3_next":
-        matrices["ssm_ba"] = (2 * v_heads, hidden)
-    else:
-        matrices.update({"ssm_beta": (v_heads, hidden), "ssm_alpha": (v_heads, hidden)})
     return matrices, vectors
 
 
@@ -140,7 +140,6 @@ def write_bytes_as_tokens(writer, vocab_size):
 
 
 def write_keys(writer, config):
-    arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
     rope = config.get("rope_parameters") or {"rope_theta": config["rope_theta"]}
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -157,7 +156,6 @@ def write_keys(writer, config):
     write_layers(writer, {**config, "rope_parameters": rope})
     if "linear_num_key_heads" in config:
         writer.add_full_attention_interval(config["full_attention_interval"])
-    return arch
 
 
 def read_config(folder, layers, vocab_size):
@@ -179,8 +177,9 @@ def main():
     parser.add_argument("--type", choices=[kind.name for kind in SCALES], help="of all matrices, instead of Q4_K_M")
     args = parser.parse_args()
     config = read_config(args.shape, args.layers, args.vocab_size)
-    arch = ARCHITECTURES.get(config["model_type"], config["model_type"])
-    writer = gguf.GGUFWriter(args.out, arch)
+    if config["model_type"] not in FAMILIES:
+        parser.error(f"{args.shape}: model_type is {config['model_type']}, not one of {', '.join(FAMILIES)}")
+    writer = gguf.GGUFWriter(args.out, ARCHITECTURES.get(config["model_type"], config["model_type"]))
     write_keys(writer, config)
     tensors = list(tensors_of(config, args.type and Type[args.type]))
     for name, shape, kind in tensors:

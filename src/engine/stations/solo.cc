@@ -67,10 +67,9 @@ int64_t Solo::max_rows(int64_t num_tokens) const {
          plan.passes.limits.max_seqs, align, plan.kv_layout.block.block_tokens,
          policy.prefill_scope_tokens());
   }
-  // A multiple of `align`, or 1.
-  const int64_t state_align = plan.passes.scheduler.state_align_tokens;
-  const int64_t chosen = rows < state_align ? align : std::max(align, state_align);
-  return rows / chosen * chosen;
+  // state_align_tokens is 1 or a multiple of `align`; a pass that is shorter cuts chunks of states.
+  const int64_t state_align = std::max(plan.passes.scheduler.state_align_tokens, align);
+  return rows < state_align ? rows / align * align : rows / state_align * state_align;
 }
 
 // A tile of rows at a time: the logits of a thousand rows of a vocabulary of 151K are 600 MB. All

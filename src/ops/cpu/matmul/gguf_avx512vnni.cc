@@ -148,9 +148,9 @@ ByteSums<kRows> sums_of_group(const uint8_t* codes, int64_t num_cols, const FewX
   return sums;
 }
 
-// The groups of a block, as multiply_gguf_tile adds them. Values are read beside the products,
-// since they serve at most four rows: to keep them in memory between would take longer. Pointers
-// advance by what a group has, as the divisions of GroupPlace take as long as its products.
+// The groups of a block, as multiply_gguf_tile adds them. A group's values become floats between
+// its products, since they serve at most four rows. Pointers advance by what a group has, since the
+// divisions of GroupPlace take as long as its products.
 template <int kRows, bool kIs4>
 void multiply_block(const GgufPanels& panels, const uint8_t* block, FewX x, __m512 (&sums)[kRows]) {
   const auto load = [](const uint8_t* bytes) {
@@ -232,16 +232,16 @@ static_assert((kFewRows * kGgufSumStride + 3 * kFewGroups * kFewRows) * 4 +
                   kFewRows * 2 * kFewCols <=
               kGgufScratchBytes);
 
-// A panel at a time, since its blocks are then read one after the other. Memory bounds a dense
-// model's decode, and the processor's own prefetch was not enough: with it alone, two threads of a
-// Zen 5 read half of what they do.
+// A panel at a time, since its blocks are then read one after the other. Memory bounds the decode
+// of a dense model, and the processor's own prefetch is not enough: without instructions for it,
+// two threads of a Zen 5 decoded 23 tok/s in place of 31.
 void run_few(const MatmulProblem& problem, const GgufPanels& panels, const MatmulJob& job,
              std::byte* scratch) {
   float* const sums = reinterpret_cast<float*>(scratch);
   const FewX x = few_x_in(scratch);
   std::memset(sums, 0, static_cast<size_t>(job.num_rows * kGgufSumStride) * sizeof(float));
-  // Both numbers of rows and bits of codes are constants of the kernels: the sums of a group are
-  // then in registers, and no branch is taken for a group of 32 columns.
+  // The number of rows and the bits of a code are constants of the kernels, so that the sums of a
+  // group are registers.
   const MultiplyFew multiply =
       panels.is_4 ? few_for<true>(job.num_rows) : few_for<false>(job.num_rows);
   const uint8_t* first = panels.data + job.panel_begin * panels.panel_bytes;

@@ -16,7 +16,8 @@ namespace sluice {
 namespace {
 
 // Blocking: the integers of all rows of a job, 96 KiB, stay in L2 while its panels pass over a
-// slice of columns; the codes of a group of a tile's panels, 2 KiB, stay in L1.
+// slice of columns; the codes of a group of a tile's panels, 2 KiB, stay in L1. Each job makes the
+// integers of its rows anew: with 32 panels in place of 16 a prefill was 4 % faster on a Zen 5.
 inline constexpr int64_t kGgufMaxRows = 96;
 inline constexpr int64_t kGgufMaxPanels = 32;
 inline constexpr int64_t kGgufSliceCols = 512;

@@ -53,8 +53,8 @@ inline void sum_groups_of(__m512i integers, int64_t group_cols, GroupSums& sums)
   sums[1] = sum_of_words(high);
 }
 
-// quantize_columns in parts: kernels for few rows keep bytes of the integers in another order. With
-// vectors of the compiler it took a fifth of a prompt's products.
+// quantize_columns in parts, since kernels for few rows keep the bytes of the integers in another
+// order. With vectors of the compiler it took 22 % of the time of a prefill on a Zen 5, now 13 %.
 struct Columns32 {
   __m512i integers;  // of 16 bits
   float scale = 0.0f;

@@ -186,7 +186,7 @@ ConvertedKv convert_keys(cudaStream_t handle, const CodedRun& run, const KvScrat
   if (run.max_blocks > most) {
     fail(ErrorCode::kUnsupported,
          "keys of {} become bf16 before they are scored: {} blocks of {} tokens, and the scratch "
-         "of the stream holds {}; prepare it for the longest sequence",
+         "of the stream holds {}; prepare it for the longest run",
          kv_element_name(shape.element), run.max_blocks, shape.block_tokens, most);
   }
   ConvertCall call = call_of(run.kv);

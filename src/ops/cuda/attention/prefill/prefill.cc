@@ -351,7 +351,7 @@ void attend(const Call& call, const PrefillParams& params, const CallSelection& 
     if (is_mixed) {
       fail(ErrorCode::kUnsupported,
            "KV of {} becomes bf16 before prefill reads it, and the scratch of the stream does not "
-           "hold a KV head of {} tokens; prepare it for the longest sequence",
+           "hold a KV head of {} tokens; prepare it for the longest run",
            kv_block_element_name(call.args.kv.shape), max_run_tokens(call.args));
     }
     if (!turns_tiles) tile_tokens = 0;
