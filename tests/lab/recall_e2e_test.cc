@@ -5,6 +5,7 @@
 #include <fstream>
 #include <numeric>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "cli/bench_under_test.h"
@@ -16,7 +17,7 @@ using namespace cli;  // helpers of tests
 namespace {
 
 // Results of one method and ask of sluice-lab recall.
-const Json& recall_of(const Json& json, const std::string& method, const std::string& asked,
+const Json& recall_of(const Json& json, std::string_view method, std::string_view asked,
                       double share) {
   for (const Json& result : json.at("results")) {
     if (result.at("method") == method && result.at("asked") == asked &&
