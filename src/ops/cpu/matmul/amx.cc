@@ -7,6 +7,7 @@
 // TDPBF16PS.
 #include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/matmul/block.h"
+#include "ops/cpu/matmul/e4m3_lines_avx512.h"
 #include "ops/cpu/matmul/integers.h"
 #include "ops/cpu/matmul/integers_avx512.h"
 
@@ -276,6 +277,7 @@ MatmulKernel make_kernel() {
           .run = &run_job,
           .convert_uint4 = &convert_uint4_avx512,
           .convert_uint8 = &convert_integers<8>,
+          .convert_e4m3 = &convert_e4m3_avx512,
           .gguf = gguf_kernel_amx()};
 }
 

@@ -4,6 +4,7 @@
 // rows and by DRAM with few. Thread rule: see matmul/kernel.h.
 #include <immintrin.h>
 
+#include "ops/cpu/matmul/e4m3_lines.h"
 #include "ops/cpu/matmul/fma.h"
 #include "ops/cpu/matmul/gguf_products.h"
 
@@ -122,8 +123,8 @@ struct Avx2GgufVector {
   }
 };
 
-constexpr MatmulKernel kKernel = make_fma_kernel<Avx2Vector>(&convert_integers<4, Avx2Nibbles>,
-                                                             make_gguf_kernel<Avx2GgufVector>());
+constexpr MatmulKernel kKernel = make_fma_kernel<Avx2Vector>(
+    &convert_integers<4, Avx2Nibbles>, &convert_e4m3, make_gguf_kernel<Avx2GgufVector>());
 
 }  // namespace
 

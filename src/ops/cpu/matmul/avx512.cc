@@ -4,6 +4,7 @@
 // matmul/kernel.h.
 #include <immintrin.h>
 
+#include "ops/cpu/matmul/e4m3_lines_avx512.h"
 #include "ops/cpu/matmul/fma.h"
 #include "ops/cpu/matmul/gguf_products_avx512.h"
 #include "ops/cpu/matmul/integers_avx512.h"
@@ -48,9 +49,9 @@ struct MaddDot {
 
 const MatmulKernel& matmul_kernel_avx512() {
   static const MatmulKernel kernel = make_fma_kernel<Avx512Vector>(
-      &convert_uint4_avx512, __builtin_cpu_supports("avx512vnni")
-                                 ? gguf_kernel_avx512vnni()
-                                 : make_gguf_kernel<GgufVector512<MaddDot>>());
+      &convert_uint4_avx512, &convert_e4m3_avx512,
+      __builtin_cpu_supports("avx512vnni") ? gguf_kernel_avx512vnni()
+                                           : make_gguf_kernel<GgufVector512<MaddDot>>());
   return kernel;
 }
 

@@ -37,6 +37,11 @@ using Floats = float __attribute__((vector_size(32)));
 using Words = uint32_t __attribute__((vector_size(32)));
 using Halves = uint16_t __attribute__((vector_size(16)));
 
+// Columns from those that a conversion reads to those that it prefetches. A job takes 128 columns
+// of each of its panels in turn: 1 or 2 KiB from one place, which no prefetcher of the hardware
+// follows. It may name an address past the weight.
+inline constexpr int64_t kConvertAhead = 256;
+
 // Through memcpy, since bias and output have no alignment.
 template <typename Vector, typename Memory>
 inline void load_vector(Vector& vector, const Memory* memory) {

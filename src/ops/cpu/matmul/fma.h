@@ -193,6 +193,7 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
 // Scratch: sums [kMaxRows][kSumStride], then converted rows.
 template <typename Vector>
 constexpr MatmulKernel make_fma_kernel(MatmulKernel::Convert convert_uint4,
+                                       MatmulKernel::ConvertE4m3 convert_e4m3,
                                        const GgufKernel& gguf) {
   return {.max_rows = kMaxRows,
           .max_panels = kMaxPanels,
@@ -202,6 +203,7 @@ constexpr MatmulKernel make_fma_kernel(MatmulKernel::Convert convert_uint4,
           .run = &run_job<Vector>,
           .convert_uint4 = convert_uint4,
           .convert_uint8 = &convert_integers<8>,
+          .convert_e4m3 = convert_e4m3,
           .gguf = gguf};
 }
 

@@ -36,8 +36,10 @@ void convert_integers(const uint8_t* from, const uint8_t* zeros, int64_t num_lin
       offsets[i] = 0x1p23f + static_cast<float>(zeros[half + i]);
     }
     for (int64_t line = 0; line < num_lines; ++line) {
+      const uint8_t* const place = from + (line * kPanelRows + half) * kBits / 4;
+      __builtin_prefetch(place + kConvertAhead * kPanelRows * kBits / 8);
       Words pairs;
-      Loader::load(from + (line * kPanelRows + half) * kBits / 4, pairs);
+      Loader::load(place, pairs);
       const Words evens = (pairs & ((1u << kBits) - 1)) | kOffset;
       const Words odds = (pairs >> kBits) | kOffset;
       const Floats even = reinterpret_cast<Floats>(evens) - offsets;

@@ -7,7 +7,7 @@
 
 #include <immintrin.h>
 
-#include "ops/cpu/matmul/kernel.h"
+#include "ops/cpu/matmul/block.h"
 
 namespace sluice {
 namespace {
@@ -38,6 +38,7 @@ void convert_uint4_avx512(const uint8_t* from, const uint8_t* zeros, int64_t num
   const __m512i mask = _mm512_set1_epi32(0x000f000f);
   constexpr int kFirstOrSecondAndThird = 0xa8;
   for (int64_t line = 0; line < num_lines; ++line, from += kPanelRows, to += 2 * kPanelRows) {
+    __builtin_prefetch(from + kConvertAhead * kPanelRows / 2);
     const __m512i pairs = load_bytes(from);
     const __m512i numbers = _mm512_ternarylogic_epi32(pairs, _mm512_slli_epi32(pairs, 12), mask,
                                                       kFirstOrSecondAndThird);

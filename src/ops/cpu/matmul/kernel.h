@@ -83,6 +83,9 @@ struct MatmulKernel {
                            uint16_t* to);
   Convert convert_uint4 = nullptr;
   Convert convert_uint8 = nullptr;
+  // Likewise of a panel of e4m3, without scales.
+  using ConvertE4m3 = void (*)(const uint8_t* from, int64_t num_lines, uint16_t* to);
+  ConvertE4m3 convert_e4m3 = nullptr;
   GgufKernel gguf = {};
 };
 

@@ -3,6 +3,7 @@
 // Used by matmul/matmul.cc. One row and one panel at a time, multiply then add (no fused
 // rounding), ascending k. Thread rule: see matmul/kernel.h.
 #include "ops/cpu/matmul/block.h"
+#include "ops/cpu/matmul/e4m3_lines.h"
 #include "ops/cpu/matmul/gguf_products.h"
 #include "ops/cpu/matmul/integers.h"
 
@@ -106,6 +107,7 @@ constexpr MatmulKernel kKernel = {.max_rows = 64,
                                   .run = &run_job,
                                   .convert_uint4 = &convert_integers<4>,
                                   .convert_uint8 = &convert_integers<8>,
+                                  .convert_e4m3 = &convert_e4m3,
                                   .gguf = make_gguf_kernel<ScalarGgufVector>()};
 
 }  // namespace

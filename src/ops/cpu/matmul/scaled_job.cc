@@ -1,16 +1,14 @@
 // Converts slices of up to 128 columns, multiplies them with the kernel of the ISA, and adds their
 // sums.
 //
-// The conversion of e4m3 is integer arithmetic in loops that the compiler turns into vectors of the
-// baseline ISA: with few rows these are more instructions than the product has. Integers need
-// fewer, and have a conversion for each ISA (matmul/integers.h).
+// With few rows a conversion has more instructions than the product, so each ISA has its own
+// (matmul/integers.h, matmul/e4m3_lines.h).
 #include "ops/cpu/matmul/scaled_job.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "ops/cpu/matmul/block.h"
-#include "ops/e4m3.h"
 
 namespace sluice::cpu {
 namespace {
@@ -21,7 +19,6 @@ constexpr int64_t kSliceNumbers = kSliceCols * kPanelRows;
 // Of jobs of up to kFewRows rows: their slices have 32 KiB.
 constexpr int64_t kFewRows = 16;
 constexpr int64_t kFewPanels = 8;
-constexpr int16_t kUnitOrigin = e4m3_origin(127);  // of a scale of 1
 
 // Where a job keeps what: slices of its panels in bf16, their sums, the sums of all slices, and the
 // columns of x that belong to a slice where those of the weight have another order.
@@ -54,14 +51,6 @@ struct Slice {
   int64_t group = 0;
 };
 
-// Exact, since each number of e4m3 is a normal bf16 or 0; NaN stays NaN.
-void convert_e4m3(const uint8_t* from, int64_t count, uint16_t* to) {
-  for (int64_t i = 0; i < count; ++i) {
-    const uint16_t number = e4m3_to_bf16(from[i], kUnitOrigin);
-    to[i] = (from[i] & 0x7f) == 0x7f ? uint16_t{0x7fc0} : number;
-  }
-}
-
 // A slice of one panel to bf16, without its scale.
 void convert(const ScaledPanels& panels, const std::byte* panel, const Slice& slice,
              const MatmulKernel& kernel, uint16_t* to) {
@@ -73,7 +62,7 @@ void convert(const ScaledPanels& panels, const std::byte* panel, const Slice& sl
   } else if (panels.format.numbers == WeightNumbers::kUint8) {
     kernel.convert_uint8(numbers + slice.begin * kPanelRows, zeros, slice.padded / 2, to);
   } else {
-    convert_e4m3(numbers + slice.begin * kPanelRows, slice.padded * kPanelRows, to);
+    kernel.convert_e4m3(numbers + slice.begin * kPanelRows, slice.padded / 2, to);
   }
 }
 
