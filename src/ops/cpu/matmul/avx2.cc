@@ -4,7 +4,7 @@
 // rows and by DRAM with few. Thread rule: see matmul/kernel.h.
 #include <immintrin.h>
 
-#include "ops/cpu/matmul/e4m3_lines.h"
+#include "ops/cpu/matmul/e4m3_lines_avx2.h"
 #include "ops/cpu/matmul/fma.h"
 #include "ops/cpu/matmul/gguf_products.h"
 
@@ -124,7 +124,7 @@ struct Avx2GgufVector {
 };
 
 constexpr MatmulKernel kKernel = make_fma_kernel<Avx2Vector>(
-    &convert_integers<4, Avx2Nibbles>, &convert_e4m3, make_gguf_kernel<Avx2GgufVector>());
+    &convert_integers<4, Avx2Nibbles>, &convert_e4m3_avx2, make_gguf_kernel<Avx2GgufVector>());
 
 }  // namespace
 
