@@ -101,10 +101,15 @@ TEST_P(HybridDrafts, WhateverDraftsChangesNoBit) {
 TEST_P(HybridDrafts, TheAutomaticLengthChangesNoBit) {
   for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kSparse}) {
     const bool is_ngram = method == SpeculativeMethod::kNgram;
-    const auto engine =
-        make_engine(options(method, std::nullopt), is_ngram ? known().source(most) : nullptr);
-    const int64_t num_drafts = expect_same(*engine, "automatic").num_draft_tokens;
-    // A step of a tiny model costs a GPU as much as a draft does, and none is made.
+    // A step of a tiny model costs a GPU as much as a draft does, and none is made. On a CPU some
+    // are, unless another program took the time of a measured pass.
+    int64_t num_drafts = 0;
+    for (int attempt = 0; attempt < (testing::testing_cpu() ? 5 : 1) && num_drafts == 0;
+         ++attempt) {
+      const auto engine =
+          make_engine(options(method, std::nullopt), is_ngram ? known().source(most) : nullptr);
+      num_drafts = expect_same(*engine, "automatic").num_draft_tokens;
+    }
     if (testing::testing_cpu()) {
       EXPECT_GT(num_drafts, 0);
     }
